@@ -20,6 +20,9 @@ namespace {
 constexpr char kTables[] = "index-";
 // Each time another operation has taken effect.
 constexpr int kAttempts = 10000;
+// Each time so many others that the tables of a listing are gone; or somebody
+// removes the whole directory.
+constexpr int kLooks = 100;
 
 uint64_t NewNonce() {
   std::random_device random;
@@ -59,7 +62,13 @@ absl::StatusOr<IndexTable> DirectoryIndex::Read(
       newest = std::max(newest, NumberOfIndexObject(name).value_or(0));
     }
     absl::StatusOr<IndexTable> table = IndexTable();
-    if (newest > 0) table = ReadTable(newest);
+    if (newest > 0) {
+      table = ReadTable(newest);
+    } else {
+      // All may have been replaced while they were listed.
+      SHERD_ASSIGN_OR_RETURN(const std::vector<uint64_t> now, ListTables());
+      if (!now.empty()) continue;
+    }
     // A newer one is there.
     if (absl::IsNotFound(table.status())) continue;
     if (objects != nullptr) *objects = std::move(names);
@@ -145,13 +154,19 @@ absl::StatusOr<bool> DirectoryIndex::Append(IndexTable& next) {
 absl::StatusOr<bool> DirectoryIndex::HasTakenEffect(uint64_t number,
                                                     uint64_t nonce,
                                                     bool was_put) {
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  for (int attempt = 0; attempt < kLooks; ++attempt) {
     SHERD_ASSIGN_OR_RETURN(const std::vector<uint64_t> numbers, ListTables());
     RemoveOldTables(numbers);
     const uint64_t newest = numbers.empty() ? 0 : numbers.back();
-    if (was_put && newest < number + kKeptTables) return true;
     // It was there a moment ago.
     if (newest < number) continue;
+    const bool is_kept =
+        newest - number < kKeptTables &&
+        (number == 1 ||
+         std::binary_search(numbers.begin(), numbers.end(), number - 1));
+    if (is_kept && was_put) return true;
+    // The larger ones were replaced while they were listed.
+    if (!is_kept && newest == number) continue;
     const absl::StatusOr<IndexTable> table = ReadTable(newest);
     if (absl::IsNotFound(table.status())) continue;
     SHERD_RETURN_IF_ERROR(table.status());
@@ -203,7 +218,7 @@ void DirectoryIndex::RemoveMarked(IndexTable& table) {
 // In their order, so that the numbers that are there have no gap at their end.
 void DirectoryIndex::RemoveOldTables(const std::vector<uint64_t>& numbers) {
   for (const uint64_t number : numbers) {
-    if (number + kKeptTables > numbers.back()) return;
+    if (numbers.back() - number < kKeptTables) return;
     const absl::Status removed = store_.Remove(IndexObjectName(number));
     if (!removed.ok() && !absl::IsNotFound(removed)) return;
   }

@@ -26,17 +26,19 @@ namespace sherd {
 // their order, never the newest. So an operation may have slept between its
 // read of table n and its put, while table n + 1 came and went: the put
 // succeeds, and is none of the order. It finds out as follows. Let m be the
-// largest number in a listing after the put.
-//   m < n + 1 + kKeptTables   Nobody has removed n + 1, since that takes a
-//   table
-//                             of at least n + 1 + kKeptTables, and the largest
-//                             number never falls. So this put was the first of
-//                             that number: it counts.
-//   otherwise                 Table m has the nonces of the last kIndexHistory
-//                             operations. It counts if that of n + 1 is its
-//                             own.
-//   further back              kUnknown: of more than kIndexHistory operations
-//                             nothing is remembered.
+// largest number in a listing after the put, of at least n + 1.
+//   n is listed, and m < n + 1 + kKeptTables
+//                Nobody has removed n + 1: that takes a table of at least
+//                n + 1 + kKeptTables, the largest number never falls, and n
+//                goes first. So this put was the first of that number: it
+//                counts.
+//   otherwise    Table m has the nonces of the last kIndexHistory operations.
+//                It counts if that of n + 1 is its own.
+//   further back kUnknown: of more than kIndexHistory operations nothing is
+//                remembered.
+// A listing may take as long as many operations, of which it shows some or
+// none, and lack tables that have gone meanwhile. If it shows neither n nor a
+// table larger than n + 1, it is made again.
 // Nobody takes the table of a put that does not count for the directory, since
 // a larger number is there; the next operation removes it.
 //
@@ -45,9 +47,10 @@ namespace sherd {
 // takes effect, or it finds the first one's nonce in the table below.
 //
 // Readers. A table that is gone between the listing and the read is not the
-// newest: they list again. A listing during which more than kKeptTables
-// operations begin and end may show an older state than that at its beginning;
-// operations are not misled by it, since they would lose.
+// newest: they list again, and so they do if there is none. A listing during
+// which more than kKeptTables operations begin and end may show an older state
+// than that at its beginning; operations are not misled by it, since they would
+// lose.
 //
 // Threads. Any.
 //

@@ -19,6 +19,7 @@
 #include "gtest/gtest.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/serialization/kits/forwarding_store.h"
 #include "sherd/serialization/kits/memory_store.h"
 #include "sherd/serialization/kits/stepped_stores.h"
 #include "sherd/serialization/store.h"
@@ -413,50 +414,26 @@ TEST(InterleavingTest, AfterAProcessEndsAnywhereTheDirectoryIsOneOfTwoStates) {
 
 // A put that is reported as failed, whether it is done, is not, or is done
 // later, when others have put something.
-class UnsureStore final : public CheckpointStore {
+class UnsureStore final : public ForwardingStore {
  public:
   enum class Outcome { kNot, kDone, kLater };
 
   UnsureStore(CheckpointStore& store, Outcome outcome)
-      : store_(store), outcome_(outcome) {}
+      : ForwardingStore(store), outcome_(outcome) {}
 
-  absl::StatusOr<std::vector<std::string>> List(
-      absl::string_view prefix) override {
-    return store_.List(prefix);
-  }
-  absl::StatusOr<int64_t> Stat(const std::string& name) override {
-    return store_.Stat(name);
-  }
-  absl::StatusOr<std::unique_ptr<File>> OpenForRead(
-      const std::string& name) override {
-    return store_.OpenForRead(name);
-  }
-  absl::StatusOr<std::unique_ptr<ObjectWriter>> BeginPut(
-      const std::string& name) override {
-    return store_.BeginPut(name);
-  }
-  absl::Status Put(const std::string& name,
-                   absl::Span<const std::byte> data) override {
-    return store_.Put(name, data);
-  }
   absl::Status PutIfAbsent(const std::string& name,
                            absl::Span<const std::byte> data) override {
-    if (calls_++ > 0) return store_.PutIfAbsent(name, data);
+    if (calls_++ > 0) return ForwardingStore::PutIfAbsent(name, data);
     name_ = name;
     bytes_.assign(data.begin(), data.end());
     if (outcome_ == Outcome::kDone) Do();
     return absl::DeadlineExceededError("no answer");
   }
-  absl::Status Remove(const std::string& name) override {
-    return store_.Remove(name);
-  }
-  absl::StatusOr<int64_t> FreeBytes() override { return 5; }
 
   // The request arrives.
-  void Do() { store_.PutIfAbsent(name_, bytes_).IgnoreError(); }
+  void Do() { ForwardingStore::PutIfAbsent(name_, bytes_).IgnoreError(); }
 
  private:
-  CheckpointStore& store_;
   const Outcome outcome_;
   int calls_ = 0;
   std::string name_;
