@@ -160,7 +160,9 @@ absl::StatusOr<bool> CheckpointExists(const std::string& path,
 //   kUnknown             The new checkpoint has replaced the old one, and a
 //                        load finds it, but the directory could not be synced:
 //                        after a loss of power a load finds the old one or the
-//                        new one, whole. Save again.
+//                        new one, whole. Save again. Of an object store that
+//                        gave no answer: a load finds the old one or the new
+//                        one, whole.
 //   kDeadlineExceeded    A rank made no progress for the timeout; the message
 //                        names it.
 //   kAborted             Another save holds the lease, or has taken it over;

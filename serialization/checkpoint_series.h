@@ -174,7 +174,8 @@ class CheckpointSeries {
   //   kInvalidArgument  `step` is negative, or differs between ranks.
   //   any               From the last SaveAsync, once: nothing was saved.
   //   kUnknown          The step is there, and a load finds it, but may not
-  //                     outlast a loss of power. Nothing was removed.
+  //                     outlast a loss of power; or an object store gave no
+  //                     answer, and it is there or not. Nothing was removed.
   //   any               From the copy of an earlier step, whose message then
   //                     begins with `copy "`: this step has been saved.
   //
