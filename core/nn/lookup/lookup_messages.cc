@@ -12,36 +12,11 @@
 namespace sherd::internal {
 namespace {
 
-struct RequestHeader {
-  uint64_t bags = 0;
-  uint64_t ids = 0;
-};
-
-constexpr size_t Padded(size_t bytes) { return (bytes + 7) / 8 * 8; }
-
-bool HasWideIds(const PlannedTable& table) {
-  return table.rows > std::numeric_limits<int32_t>::max();
-}
-
-// The lengths of the parts of a request.
-struct RequestSizes {
-  size_t ids = 0;
-  size_t weights = 0;
-  size_t lengths = 0;
-
-  size_t total() const {
-    return sizeof(RequestHeader) + Padded(ids) + Padded(weights) +
-           Padded(lengths);
-  }
-};
-
-RequestSizes SizesOf(const PlannedTable& table, uint64_t bags, uint64_t ids) {
-  return {
-      .ids = ids * (HasWideIds(table) ? sizeof(int64_t) : sizeof(int32_t)),
-      .weights =
-          table.bags.weighted() ? ids * SizeOf(AccumulatorOf(table.dtype)) : 0,
-      .lengths =
-          table.options.mode == BagMode::kNone ? 0 : bags * sizeof(uint32_t)};
+RequestFormat FormatOf(const PlannedTable& table) {
+  return {.wide_ids = table.rows > std::numeric_limits<int32_t>::max(),
+          .weight_bytes =
+              table.bags.weighted() ? SizeOf(AccumulatorOf(table.dtype)) : 0,
+          .has_lengths = table.options.mode != BagMode::kNone};
 }
 
 // The dtype of replies.
@@ -199,25 +174,19 @@ void LookUpMessages::Encode(absl::Span<const PlannedTable> tables) {
     const auto owner = static_cast<size_t>(request.owner);
     if (lengths_[owner] == 0) continue;
     const PlannedTable& table = tables[static_cast<size_t>(request.table)];
-    const RequestHeader header = {request.bags.size(), request.ids.size()};
-    const RequestSizes sizes = SizesOf(table, header.bags, header.ids);
+    const RequestFormat format = FormatOf(table);
     Buffer& buffer = requests_out_[owner];
     const size_t begin = buffer.size;
-    std::byte* to = buffer.Resize(begin + sizes.total()) + begin;
-    std::memcpy(to, &header, sizeof(header));
-    to += sizeof(header);
-    if (HasWideIds(table)) {
-      std::copy(request.ids.begin(), request.ids.end(),
-                reinterpret_cast<int64_t*>(to));
-    } else {
-      std::transform(request.ids.begin(), request.ids.end(),
-                     reinterpret_cast<int32_t*>(to),
-                     [](int64_t id) { return static_cast<int32_t>(id); });
-    }
-    to += Padded(sizes.ids);
-    std::copy_n(request.weights.begin(), sizes.weights, to);
-    to += Padded(sizes.weights);
-    std::memcpy(to, request.lengths.data(), sizes.lengths);
+    std::byte* const to =
+        buffer.Resize(begin + RequestBytes(format, request.bags.size(),
+                                           request.ids.size())) +
+        begin;
+    WriteRequest(format,
+                 {.bags = request.bags.size(),
+                  .ids = request.ids,
+                  .weights = request.weights,
+                  .lengths = request.lengths},
+                 to);
   }
   for (size_t r = 0; r < lengths_.size(); ++r) {
     lengths_[r] = requests_out_[r].size;
@@ -231,24 +200,15 @@ absl::Status LookUpMessages::Decode(absl::Span<const PlannedTable> tables,
   const bool empty = rest.empty();
   reply_bytes = 0;
   for (Service& service : services_[static_cast<size_t>(reader)]) {
-    service.bags = service.ids = 0;
+    service.request = {};
     if (empty) continue;
     const PlannedTable& table = tables[static_cast<size_t>(service.table)];
-    RequestHeader header;
-    if (rest.size() < sizeof(header)) return Malformed(reader);
-    std::memcpy(&header, rest.data(), sizeof(header));
-    // Each takes at least four bytes, and so nothing overflows below.
-    if (header.ids > rest.size() / 4 || header.bags > header.ids) {
+    if (!TakeRequest(FormatOf(table), rest, service.request)) {
       return Malformed(reader);
     }
-    const RequestSizes sizes = SizesOf(table, header.bags, header.ids);
-    if (rest.size() < sizes.total()) return Malformed(reader);
-    service.bags = header.bags;
-    service.ids = header.ids;
-    service.request = rest.data() + sizeof(header);
-    rest.remove_prefix(sizes.total());
-    reply_bytes += Padded(header.bags * static_cast<size_t>(service.width) *
-                          SizeOf(ReplyDType(table, service.complete)));
+    reply_bytes +=
+        PaddedPart(service.request.bags * static_cast<size_t>(service.width) *
+                   SizeOf(ReplyDType(table, service.complete)));
   }
   return rest.empty() ? absl::OkStatus() : Malformed(reader);
 }
@@ -257,36 +217,28 @@ absl::Status LookUpMessages::Serve(absl::Span<const PlannedTable> tables,
                                    int reader, RowPool& pool) {
   std::byte* to = replies_out_[static_cast<size_t>(reader)].data.data();
   for (const Service& service : services_[static_cast<size_t>(reader)]) {
-    if (service.bags == 0) continue;
+    const RequestView& request = service.request;
+    if (request.bags == 0) continue;
     const PlannedTable& table = tables[static_cast<size_t>(service.table)];
-    const RequestSizes sizes = SizesOf(table, service.bags, service.ids);
-    const IndexList ids(service.request, static_cast<int64_t>(service.ids),
-                        HasWideIds(table));
-    const std::byte* const weights = service.request + Padded(sizes.ids);
-    const auto* const lengths =
-        reinterpret_cast<const uint32_t*>(weights + Padded(sizes.weights));
-    bounds_.assign(1, 0);
-    for (uint64_t b = 0; b < service.bags; ++b) {
-      bounds_.push_back(bounds_.back() + (sizes.lengths == 0 ? 1 : lengths[b]));
-    }
-    if (bounds_.back() != ids.size()) return Malformed(reader);
-    for (int64_t i = 0; i < ids.size(); ++i) {
-      if (!service.strips[0].Holds(ids[i])) return Malformed(reader);
+    // Its strips hold the same rows.
+    if (!FindBags(request, service.strips[0], bounds_)) {
+      return Malformed(reader);
     }
     const size_t weight_size = SizeOf(AccumulatorOf(table.dtype));
     const DType dtype = ReplyDType(table, service.complete);
     const int64_t row_bytes =
         service.width * static_cast<int64_t>(SizeOf(dtype));
     pool.Run(
-        {.ids = ids,
-         .bags = static_cast<int64_t>(service.bags),
+        {.ids = request.ids,
+         .bags = static_cast<int64_t>(request.bags),
          .begin = [&](int64_t b) { return bounds_[static_cast<size_t>(b)]; },
          .weighted = table.bags.weighted(),
          .copy_weights =
              [&](int64_t begin, int64_t end, void* copy) {
-               std::memcpy(copy,
-                           weights + static_cast<size_t>(begin) * weight_size,
-                           static_cast<size_t>(end - begin) * weight_size);
+               std::memcpy(
+                   copy,
+                   request.weights + static_cast<size_t>(begin) * weight_size,
+                   static_cast<size_t>(end - begin) * weight_size);
              }},
         service.strips,
         {.mode = table.options.mode,
@@ -295,7 +247,7 @@ absl::Status LookUpMessages::Serve(absl::Span<const PlannedTable> tables,
          .dtype = dtype,
          .data = to,
          .stride = row_bytes});
-    to += Padded(service.bags * static_cast<size_t>(row_bytes));
+    to += PaddedPart(request.bags * static_cast<size_t>(row_bytes));
   }
   return absl::OkStatus();
 }
@@ -309,8 +261,8 @@ void LookUpMessages::ExpectReplies(absl::Span<const PlannedTable> tables,
     request.row_bytes =
         request.width *
         static_cast<int64_t>(SizeOf(ReplyDType(table, state.complete)));
-    const size_t bytes =
-        Padded(request.bags.size() * static_cast<size_t>(request.row_bytes));
+    const size_t bytes = PaddedPart(request.bags.size() *
+                                    static_cast<size_t>(request.row_bytes));
     replies_in_[static_cast<size_t>(request.owner)].size += bytes;
   }
   next_.assign(replies_in_.size(), 0);
@@ -323,8 +275,8 @@ void LookUpMessages::ExpectReplies(absl::Span<const PlannedTable> tables,
     Buffer& buffer =
         request.owner == rank ? replies_out_[owner] : replies_in_[owner];
     request.reply = buffer.data.data() + next_[owner];
-    next_[owner] +=
-        Padded(request.bags.size() * static_cast<size_t>(request.row_bytes));
+    next_[owner] += PaddedPart(request.bags.size() *
+                               static_cast<size_t>(request.row_bytes));
   }
 }
 

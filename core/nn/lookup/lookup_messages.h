@@ -10,6 +10,7 @@
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/nn/lookup.h"
 #include "sherd/core/nn/lookup/planned_table.h"
+#include "sherd/core/nn/lookup/request_message.h"
 #include "sherd/core/nn/lookup/row_pool.h"
 #include "sherd/core/nn/lookup/table_layout.h"
 
@@ -20,13 +21,13 @@ namespace sherd::internal {
 // of a plan.
 //
 // A message to an owner is the requests of all streams to it, by ascending
-// table and stream, or nothing if all are empty. Each part is padded to 8
-// bytes:
-//   request  uint64 bags, ids; ids, int32 or, of a table of more than 2^31 - 1
-//            rows, int64; weights, if the call has them, in the dtype of sums;
-//            uint32 lengths of the bags, unless the mode is kNone
+// table and stream, or nothing if all are empty:
+//   request  see request_message.h; ids are int64 for a table of more than
+//            2^31 - 1 rows, weights in the dtype of sums, and lengths of the
+//            bags are there unless the mode is kNone
 //   reply    a row for each bag: the stream's columns, in the dtype of sums, or
-//            of the table if no other stream holds these columns
+//            of the table if no other stream holds these columns; padded to 8
+//            bytes
 // Bags without ids in a stream are left out.
 class LookUpMessages {
  public:
@@ -70,9 +71,7 @@ class LookUpMessages {
     bool complete = false;
     std::vector<ReadableStrip> strips = {};
     // Of a reply that is being made.
-    uint64_t bags = 0;
-    uint64_t ids = 0;
-    const std::byte* request = nullptr;
+    RequestView request = {};
   };
   // A strip in the replies of a stream.
   struct Piece {
