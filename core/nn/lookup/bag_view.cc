@@ -1,6 +1,7 @@
 #include "sherd/core/nn/lookup/bag_view.h"
 
 #include <algorithm>
+#include <limits>
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
@@ -40,8 +41,11 @@ int64_t FindOutside(const IndexList& ids, int64_t rows) {
     for (int64_t i = 0; i < n; ++i) {
       largest = std::max(largest, static_cast<Unsigned>(data[i]));
     }
-    if (n == 0 || static_cast<uint64_t>(largest) < static_cast<uint64_t>(rows))
-      return -1;
+    // A table may have more rows than Id has numbers.
+    const uint64_t end =
+        std::min(static_cast<uint64_t>(rows),
+                 uint64_t{std::numeric_limits<Unsigned>::max() / 2} + 1);
+    if (n == 0 || uint64_t{largest} < end) return -1;
     return std::find_if(data, data + n,
                         [&](Id id) { return id < 0 || int64_t{id} >= rows; }) -
            data;

@@ -1,5 +1,6 @@
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/nn/lookup.h"
+#include "sherd/core/nn/lookup/bag_view.h"
 #include "sherd/core/nn/lookup/lookup_model.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/sharded_tensor.h"
@@ -288,6 +290,21 @@ TEST(LookUpErrorsTest, ATableThatMayNotBeWrittenTo) {
   EXPECT_THAT(LookUp({{table, bags}}), IsOk());
   EXPECT_THAT(LookUp({{table, bags, {.max_norm = 1}}}).status(),
               StatusIs(kState, "may not be written to"));
+}
+
+TEST(LookUpErrorsTest, ANegativeInt32IdIsNoRowOfATableWithMoreThan2To31) {
+  for (const int64_t rows : {(int64_t{1} << 31) + 1, int64_t{1} << 40}) {
+    for (const int32_t id : {-1, std::numeric_limits<int32_t>::min()}) {
+      internal::BagView view;
+      const Bags bags = {Tensor::FromSpan<int32_t>({7, id}, {1, 2}).value()};
+      EXPECT_THAT(view.Set(kFloat32, rows, bags, {}),
+                  StatusIs(kInvalid, absl::StrCat("position 1 is ", id)));
+      const Bags valid = {Tensor::FromSpan<int32_t>(
+                              {0, std::numeric_limits<int32_t>::max()}, {1, 2})
+                              .value()};
+      EXPECT_THAT(view.Set(kFloat32, rows, valid, {}), IsOk());
+    }
+  }
 }
 
 // A rank that fails in a phase
