@@ -276,6 +276,11 @@ TEST(LookUpTest, ATableWithoutAGroupIsEachRanksOwn) {
       EXPECT_THAT((*y)[0], TensorBitwiseEq(ModelLookUp(whole, bags, options)));
     }
     EXPECT_THAT(LookUp({{own, bags, options}}), IsOk());
+    // A Tensor, which has other rows on another rank.
+    const Tensor plain = Weights(9 + group.rank(), 4);
+    const auto y = LookUp({{plain, bags}, {shared, bags}});
+    ASSERT_THAT(y, IsOk());
+    EXPECT_THAT((*y)[0], TensorBitwiseEq(ModelLookUp(plain, bags, {})));
     all.pop_back();
     const ShardedTensor half =
         ShardedTensor::WithoutGroup(all, shared.metadata()).value();
