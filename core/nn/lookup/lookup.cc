@@ -180,9 +180,11 @@ uint64_t LookUpCall::FingerprintOfCall() const {
   for (const PlannedTable& table : plan_.tables()) {
     const BagOptions& options = table.options;
     fingerprint.Add(static_cast<int64_t>(table.fingerprint))
+        .Add(table.shared ? 1 : 0)
         .Add(static_cast<int64_t>(options.mode))
         .Add(table.bags.weighted() ? 1 : 0)
-        .Add(options.padding_idx.value_or(table.rows))
+        .Add(options.padding_idx ? 1 : 0)
+        .Add(options.padding_idx.value_or(0))
         .Add(std::bit_cast<int64_t>(options.max_norm.value_or(0)))
         .Add(std::bit_cast<int64_t>(options.norm_type));
   }

@@ -311,6 +311,29 @@ TEST(LookUpTest, ATableThatMovedIsReadWhereItIsNow) {
   });
 }
 
+TEST(LookUpTest, TablesInTheSameMemoryMayDifferInTheirStrides) {
+  RunLocalRanks(1, [&](ProcessGroup&) {
+    const Tensor memory = Weights(4, 8);
+    const auto rows =
+        ChunkShardingSpec::Create(0, PlacementsOnRanks(1)).value();
+    const ShardedTensorMetadata metadata =
+        ShardedTensor::Empty(rows, {4, 4}).value().metadata();
+    const Bags bags = {Tensor::FromSpan<int64_t>({3, 1}, {2}).value()};
+    for (const Tensor& part :
+         {memory.Narrow(1, 0, 4).value(),
+          Tensor::FromStorage(memory.storage(), 0, {4, 4}, kFloat32).value()}) {
+      const ShardedTensor table =
+          ShardedTensor::WithoutGroup({{part, metadata.shards[0]}}, metadata)
+              .value();
+      const auto y = LookUp({{table, bags, {.mode = kNone}}});
+      ASSERT_THAT(y, IsOk());
+      EXPECT_THAT((*y)[0],
+                  TensorBitwiseEq(ModelLookUp(part.Contiguous().value(), bags,
+                                              {.mode = kNone})));
+    }
+  });
+}
+
 TEST(LookUpTest, RanksThatMixUpEqualTablesReadTheirOwn) {
   // Each rank has plans for both; those of one pair do not belong together.
   RunLocalRanks(2, [&](ProcessGroup& group) {

@@ -54,13 +54,15 @@ bool HasElements(const PlacedBox& box) {
 bool PlannedTable::IsOf(const EmbeddingTable& table) const {
   const auto* const sharded = std::get_if<ShardedTensor>(&table);
   if (sharded == nullptr || plain) return sharded == nullptr && plain;
-  if (!sharded->defined() || fingerprint != sharded->fingerprint()) {
+  if (!sharded->defined() || fingerprint != sharded->fingerprint() ||
+      shared != (sharded->group() != nullptr)) {
     return false;
   }
   size_t i = 0;
   for (const Shard& shard : sharded->local_shards()) {
     if (shard.tensor.numel() == 0) continue;
-    if (i == own.size() || own[i].data != shard.tensor.data() ||
+    // Views of one memory may differ in the distance of their rows alone.
+    if (i == own.size() || own[i].rows != RowsOf(shard.tensor) ||
         own[i].storage.lock() != shard.tensor.storage()) {
       return false;
     }
@@ -121,7 +123,7 @@ absl::Status PlannedTable::Set(const EmbeddingTable& table, int rank) {
     SHERD_RETURN_IF_ERROR(CheckTensor(tensor));
     const auto box = static_cast<size_t>(sharded.local_shard_indices()[i]);
     shards[box] = RowsOf(tensor);
-    own.push_back({box, tensor.storage(), tensor.data()});
+    own.push_back({box, tensor.storage(), shards[box]});
   }
   for (size_t i = 0; i < boxes.size() && !shared; ++i) {
     if (shards[i].data != nullptr || !HasElements(boxes[i])) continue;

@@ -34,7 +34,7 @@ struct PlannedTable {
   struct OwnShard {
     size_t box = 0;
     std::weak_ptr<Storage> storage;
-    const void* data = nullptr;
+    ShardRows rows;
   };
   std::vector<OwnShard> own;
   // Of each box.

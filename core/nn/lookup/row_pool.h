@@ -19,6 +19,8 @@ struct ShardRows {
   std::byte* data = nullptr;
   // In bytes.
   int64_t stride = 0;
+
+  friend bool operator==(const ShardRows&, const ShardRows&) = default;
 };
 
 // Some columns of a table whose rows this process can read: row k of band i is
