@@ -162,9 +162,12 @@ absl::StatusOr<Value> EmbeddingBagCollection::Forward(
     if (bag == nullptr) continue;
     TableLookUp& lookup = lookups.emplace_back();
     positions.push_back(i);
-    SHERD_ASSIGN_OR_RETURN(lookup.table,
-                           TableOf(bag->weight(), children[i].name));
     lookup.options = bag->options();
+    absl::StatusOr<EmbeddingTable> table =
+        TableOf(bag->weight(), children[i].name);
+    // Even without it: the other ranks wait for this one in their lookup.
+    if (table.ok()) lookup.table = *std::move(table);
+    if (local.ok()) local = table.status();
     if (!local.ok()) continue;
     const absl::Status set = SetBags(ListOf(given[i]), 3, lookup.bags);
     if (set.ok()) continue;

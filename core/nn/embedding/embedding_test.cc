@@ -194,5 +194,23 @@ TEST(EmbeddingTest, AWrongInputOfOneRankIsTheErrorOfAll) {
   });
 }
 
+TEST(EmbeddingTest, AWeightThatIsNoTensorOnOneRankIsTheErrorOfAll) {
+  RunLocalRanks(kRanks, [&](ProcessGroup& group) {
+    const auto collection = Collection();
+    ASSERT_THAT(Shard(*collection), IsOk());
+    if (group.rank() == 2) {
+      auto& children = const_cast<ModuleDict&>(collection->embedding_bags());
+      ASSERT_THAT(
+          children.Insert("t4", std::make_shared<EmbeddingBag>(ValueList{})),
+          IsOk());
+    }
+    EXPECT_THAT(
+        collection->Call({Ids(0)}).status(),
+        AllOf(StatusIs(kInvalid,
+                       "Expected t4.weight to be a Tensor, but found list"),
+              BlamesRank(2)));
+  });
+}
+
 }  // namespace
 }  // namespace sherd
