@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/comm/counters.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/nn/lookup/lookup_cases.h"
 #include "sherd/core/nn/lookup/lookup_model.h"
@@ -350,6 +351,28 @@ TEST(LookUpTest, RanksThatMixUpEqualTablesReadTheirOwn) {
     EXPECT_EQ(call(twos), std::pair(2.0f, 2.0f));
     EXPECT_EQ(call(group.rank() == 0 ? ones : twos), std::pair(1.0f, 2.0f));
     EXPECT_EQ(call(ones), std::pair(1.0f, 1.0f));
+  });
+}
+
+TEST(LookUpTest, ARankWithoutShardsTellsEqualTablesApart) {
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    const auto first =
+        ChunkShardingSpec::Create(0, {Placement::OnRank(0)}).value();
+    const std::vector<ShardedTensor> tables = {
+        ShardedTensor::Ones(first, {4, 2}).value(),
+        ShardedTensor::Full(first, {4, 2}, 2).value()};
+    const Bags bags = {Tensor::FromSpan<int64_t>({0, 3}, {2}).value()};
+    for (int call = 0; call < 6; ++call) {
+      const uint64_t before = group.counters().Total().calls;
+      const auto y =
+          LookUp({{tables[call % 2 == 0 ? 0 : 1], bags, {.mode = kNone}}});
+      ASSERT_THAT(y, IsOk());
+      EXPECT_EQ((*y)[0].data_as<float>()[3], call % 2 + 1);
+      // Addresses are exchanged once for each.
+      if (call >= 2) {
+        EXPECT_EQ(group.counters().Total().calls - before, 2u) << call;
+      }
+    }
   });
 }
 

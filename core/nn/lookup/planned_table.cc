@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/sharding/tensor/sharded_tensor_access.h"
 
 namespace sherd::internal {
 namespace {
@@ -68,6 +69,11 @@ bool PlannedTable::IsOf(const EmbeddingTable& table) const {
     }
     ++i;
   }
+  // Otherwise tables of one layout would share a plan here and not at their
+  // owners, and each call for another of them would exchange addresses.
+  if (i == 0 && state.lock() != ShardedTensorAccess::StateOf(*sharded)) {
+    return false;
+  }
   return i == own.size();
 }
 
@@ -107,6 +113,7 @@ absl::Status PlannedTable::Set(const EmbeddingTable& table, int rank) {
   rows = sharded.size()[0];
   columns = sharded.size()[1];
   fingerprint = sharded.fingerprint();
+  state = ShardedTensorAccess::StateOf(sharded);
   if (shared) {
     boxes.assign(sharded.placed_boxes().begin(), sharded.placed_boxes().end());
   } else {

@@ -12,6 +12,7 @@
 #include "sherd/core/nn/lookup/row_pool.h"
 #include "sherd/core/nn/lookup/table_layout.h"
 #include "sherd/core/sharding/spec/placed_box.h"
+#include "sherd/core/sharding/tensor/sharded_tensor_state.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/storage.h"
 #include "sherd/core/tensor/tensor.h"
@@ -37,6 +38,8 @@ struct PlannedTable {
     ShardRows rows;
   };
   std::vector<OwnShard> own;
+  // Of a sharded table. Identifies it where this rank has no shard of it.
+  std::weak_ptr<const ShardedTensorState> state;
   // Of each box.
   std::vector<ShardRows> shards;
   // As this rank reads them, and once the addresses are known.
