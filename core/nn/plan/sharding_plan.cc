@@ -36,7 +36,7 @@ class PlanRun {
         plan_(plan),
         src_rank_(options.src_rank),
         group_(std::move(group)),
-        transaction_(root, *group_) {}
+        transaction_(root, group_) {}
 
   absl::Status Run() {
     (void)Apply();

@@ -440,6 +440,27 @@ TEST(ShardModuleTest, AFailureOfTheSeventhOfTenLeavesTheModuleAsItWas) {
   }
 }
 
+TEST(ShardModuleTest, ASharderMayShardAModuleOfItsOwnAndFailThen) {
+  RunLocalRanks(kRanks, [](ProcessGroup&) {
+    const auto model = MakeModel();
+    const std::string before = Contents(*model);
+    const auto sharder =
+        MakeSharder([](const ModulePtr& ebc) -> absl::StatusOr<ModulePtr> {
+          // Does not exist any more when the model is put back.
+          TestModule own;
+          own.children = {{"ebc", ebc}, {"fc", MakeLinear()}};
+          const ShardingSpecPtr rows = Chunks(0, kRanks);
+          SHERD_RETURN_IF_ERROR(ShardModule(
+              own, {.plan = {{"ebc.bags.0.weight", rows}, {"fc.weight", rows}},
+                    .return_local_tensor = {"ebc"}}));
+          return absl::DataLossError("after that");
+        });
+    EXPECT_THAT(ShardModule(*model, {.plan = {{"ebc", sharder}}}),
+                StatusIs(absl::StatusCode::kDataLoss, "after that"));
+    EXPECT_EQ(Contents(*model), before);
+  });
+}
+
 TEST(ShardModuleTest, AnInnerGroupsFailureReachesTheOuterGroup) {
   RunLocalRanks(kRanks, [](ProcessGroup& group) {
     SHERD_ASSERT_OK_AND_ASSIGN(const auto pair, group.NewGroup({0, 1}));

@@ -2,12 +2,13 @@
 #define SHERD_CORE_NN_PLAN_SHARDING_TRANSACTION_H_
 
 #include <memory>
-#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "sherd/core/comm/collective/agreement.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/nn/module.h"
+#include "sherd/core/nn/tree/tree_snapshot.h"
 
 namespace sherd::internal {
 
@@ -20,10 +21,13 @@ namespace sherd::internal {
 // The ranks that took part know of the failure, so their outer calls return
 // without another agreement over this group; over another group, whose ranks
 // still wait, they bring the error along.
+//
+// Each call puts back the tree of its own module, which may be one that a
+// sharder made and that no longer exists when an outer call fails.
 class ShardingTransaction {
  public:
   // Begins the call for `module`, which outlives it. `group` has this process.
-  ShardingTransaction(Module& module, ProcessGroup& group);
+  ShardingTransaction(Module& module, std::shared_ptr<ProcessGroup> group);
   ShardingTransaction(const ShardingTransaction&) = delete;
   ShardingTransaction& operator=(const ShardingTransaction&) = delete;
   ~ShardingTransaction();
@@ -44,11 +48,9 @@ class ShardingTransaction {
   static thread_local Shared* shared_;
 
   std::unique_ptr<Shared> own_;
-  ProcessGroup& group_;
-  // The first of the shared snapshots that this call, or one within it, took.
-  size_t first_snapshot_ = 0;
-  // Why there is no snapshot.
-  absl::Status invalid_;
+  const std::shared_ptr<ProcessGroup> group_;
+  // What the tree held at first, or why it is not valid.
+  absl::StatusOr<TreeSnapshot> before_;
 };
 
 }  // namespace sherd::internal
