@@ -51,11 +51,14 @@ struct LinearOptions {
 // Collective over the group of the weight if that is sharded, or of x.
 //
 // Errors. With a sharded weight the same on every rank.
-//   kInvalidArgument  There is not one input; it is not a tensor; its last size
-//                     is not `in`; dtypes differ or are none of the above;
-//                     weight or bias have other sizes; other sizes of x differ
-//                     between ranks.
-//   kFailedPrecondition  The weight is none, partial, or not of x's group.
+//   kInvalidArgument  There is not one input; x, weight or bias is not a
+//                     tensor or sharded tensor; the last size of x is not `in`;
+//                     dtypes differ or are none of the above; weight or bias
+//                     have other sizes; kinds of x or bias, or other sizes of
+//                     x, differ between ranks.
+//   kFailedPrecondition
+//                     x or bias is sharded, but the weight is not, or over
+//                     another group; the sharded weight has no group.
 //   kUnimplemented    A tensor is not in host memory; the weight has replicas.
 //   kResourceExhausted
 //                     There is no memory.

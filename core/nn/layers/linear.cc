@@ -4,12 +4,14 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/fingerprint.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/collective/agreement.h"
 #include "sherd/core/comm/process_group.h"
@@ -266,6 +268,25 @@ class ShardedLinear {
   bool by_columns_ = true;
 };
 
+// Whether an element is in several shards: they cover the tensor.
+bool HasReplicas(const ShardedTensor& tensor) {
+  int64_t others = tensor.numel();
+  for (const ShardMetadata& shard : tensor.metadata().shards) {
+    others -= Volume(shard.sizes);
+    if (others < 0) return true;
+  }
+  return false;
+}
+
+// What ranks pass alike: kinds of values decide on the collectives.
+std::string DescribeKinds(absl::Span<const Value> inputs, const Value& bias) {
+  std::string text;
+  for (const Value& input : inputs) {
+    absl::StrAppend(&text, "the input is a ", Name(input.kind()), "\n");
+  }
+  return absl::StrCat(text, "the bias is a ", Name(bias.kind()), "\n");
+}
+
 // What a rank can check alone.
 absl::Status CheckCall(absl::Span<const Value> inputs, const Value& weight,
                        const Value& bias) {
@@ -287,11 +308,7 @@ absl::Status CheckCall(absl::Span<const Value> inputs, const Value& weight,
           "same group");
     }
   }
-  const auto* boxes =
-      sharded == nullptr
-          ? nullptr
-          : dynamic_cast<const EnumerableShardingSpec*>(sharded->spec().get());
-  if (boxes != nullptr && boxes->has_replicas()) {
+  if (sharded != nullptr && HasReplicas(*sharded)) {
     return absl::UnimplementedError("a weight with replicas is not supported");
   }
   return absl::OkStatus();
@@ -328,7 +345,10 @@ absl::StatusOr<Value> Linear::Forward(absl::Span<const Value> inputs) {
     return Apply(*inputs[0].get_if<Tensor>(), *weight_.get_if<Tensor>(),
                  bias == nullptr ? Tensor() : *bias);
   }
-  SHERD_RETURN_IF_ERROR(Agree(*weight->group(), kOperation, local));
+  const std::string kinds = DescribeKinds(inputs, bias_);
+  SHERD_RETURN_IF_ERROR(
+      Agree(*weight->group(), kOperation, local,
+            {Fingerprint().Add(kinds).value(), [&kinds] { return kinds; }}));
   return ShardedLinear(*weight, bias_).Run(inputs[0]);
 }
 

@@ -15,6 +15,7 @@
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/nn/module_tree.h"
 #include "sherd/core/nn/sharding_plan.h"
+#include "sherd/core/sharding/mesh_sharding_spec.h"
 #include "sherd/core/sharding/partial_tensor.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
@@ -280,6 +281,49 @@ TEST(LinearTest, RefusesWhatDoesNotFit) {
     Linear linear(c.weight, c.bias);
     EXPECT_THAT(linear.Call(c.inputs), StatusIs(c.code, c.phrase));
   }
+}
+
+TEST(LinearTest, AWeightWithReplicasIsRefusedWhateverItsSpec) {
+  RunLocalRanks(8, [](ProcessGroup&) {
+    // By columns, and by both dimensions; all else makes replicas.
+    for (const std::vector<std::vector<int>>& cuts :
+         std::vector<std::vector<std::vector<int>>>{{{}, {0}}, {{0}, {1}}}) {
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          const ShardingSpecPtr mesh,
+          MeshShardingSpec::Create(
+              {.shape = {2, 2, 2}, .placements = PlacementsOnRanks(8)}, cuts));
+      Linear linear(Random({4, 4}, kFloat32, 1));
+      ASSERT_THAT(ShardParameter(linear, "weight", mesh), IsOk());
+      EXPECT_THAT(linear.Call({Random({2, 4}, kFloat32, 3)}),
+                  StatusIs(absl::StatusCode::kUnimplemented, "replicas"));
+    }
+  });
+}
+
+TEST(LinearTest, NoRankHasARowOfTheInput) {
+  RunLocalRanks(kRanks, [](ProcessGroup&) {
+    for (const int dim : {0, 1}) {
+      Linear linear(Random({4, 5}, kFloat32, 1), Random({4}, kFloat32, 2));
+      ASSERT_THAT(ShardParameter(linear, "weight", Chunks(dim, kRanks)),
+                  IsOk());
+      SHERD_ASSERT_OK_AND_ASSIGN(const Value y,
+                                 linear.Call({Random({0, 5}, kFloat32, 3)}));
+      EXPECT_THAT(WholeOf(y).sizes(), ElementsAre(0, 4));
+    }
+  });
+}
+
+TEST(LinearTest, RanksWithOtherKindsOfInputsGetOneError) {
+  RunLocalRanks(kRanks, [](ProcessGroup& group) {
+    Linear linear(Random({4, 5}, kFloat32, 1));
+    ASSERT_THAT(ShardParameter(linear, "weight", Chunks(0, kRanks)), IsOk());
+    const Tensor x = Random({3, 5}, kFloat32, 1);
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor sharded,
+                               ShardTensor(x, Chunks(0, kRanks)));
+    EXPECT_THAT(linear.Call({group.rank() == 1 ? Value(sharded) : Value(x)}),
+                StatusIs(kInvalid, "rank 1"));
+    EXPECT_THAT(linear.Call({sharded}).status(), IsOk());
+  });
 }
 
 TEST(LinearTest, AnErrorOfOneRankIsThatOfAll) {
