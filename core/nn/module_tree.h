@@ -66,8 +66,9 @@ absl::StatusOr<std::vector<NamedModule>> NamedModules(Module& root);
 //
 // Errors. After an error no member has changed. Where tensors are sharded it is
 // the same on every rank of their group.
-//   kUnimplemented  The sharded tensors of a rank are of several groups.
-//   other           Those of Tensor::To and ShardedTensor::To.
+//   kInvalidArgument  Ranks have other numbers of sharded tensors.
+//   kUnimplemented    The sharded tensors of a rank are of several groups.
+//   other             Those of Tensor::To and ShardedTensor::To.
 //
 // Memory. The old elements until the end.
 absl::Status To(Module& root, const Device& device);

@@ -132,14 +132,15 @@ absl::StatusOr<StateDict> State(Module& root) {
 
 absl::StatusOr<LoadStateReport> LoadState(Module& root, const StateDict& state,
                                           const LoadStateOptions& options) {
-  SHERD_ASSIGN_OR_RETURN(internal::TreeSnapshot before,
-                         internal::TreeSnapshot::Take(root));
-  internal::StateLoader loader(state);
-  absl::Status status = loader.Match(root);
+  absl::StatusOr<internal::TreeSnapshot> before =
+      internal::TreeSnapshot::Take(root);
+  internal::StateLoader loader(root, state);
+  absl::Status status = before.status();
+  if (status.ok()) status = loader.Match();
   if (options.strict) status.Update(loader.CheckComplete());
   status = loader.Agree(kLoadOperation, std::move(status));
   if (!status.ok()) {
-    before.Restore();
+    if (before.ok()) before->Restore();
     return status;
   }
   SHERD_RETURN_IF_ERROR(loader.Copy());

@@ -182,6 +182,70 @@ TEST(LoadStateTest, FillsWhatIsNotThereWithHandlesOfTheState) {
   EXPECT_EQ(State(*model)->Difference(state), "");
 }
 
+TEST(LoadStateTest, FillsItemsThatAreNone) {
+  const Tensor tensor = PatternTensor({2, 3}, kFloat32);
+  StateDict state;
+  ASSERT_THAT(state.Set("list", StateList{tensor, tensor}), IsOk());
+  ASSERT_THAT(state.Set("map.a", tensor), IsOk());
+  const auto model =
+      Make({{kParameter, "list", ValueList{Zeros({2, 3}), Value()}},
+            {kParameter, "map", ValueMap{{"a", Value()}}}});
+  ASSERT_THAT(LoadState(*model, state).status(), IsOk());
+  EXPECT_EQ(State(*model)->Difference(state), "");
+  // What is not a tensor is not lost in silence.
+  ASSERT_THAT(state.Set("none.text", "weight"), IsOk());
+  ASSERT_THAT(state.Set("none.tensor", tensor), IsOk());
+  model->members.push_back({kParameter, "none", Value()});
+  EXPECT_THAT(LoadState(*model, state),
+              StatusIs(kPrecondition,
+                       "mismatched: none.text: \"weight\" is not a tensor"));
+  EXPECT_TRUE(Get(*model, "none")->is_none());
+}
+
+TEST(LoadStateTest, EmptyListsAndMapsAreExpected) {
+  const auto model = Make({{kParameter, "list", ValueList{}},
+                           {kParameter, "map", ValueMap{{"m", ValueMap{}}}},
+                           {kParameter, "empty", ValueMap{}}});
+  SHERD_ASSERT_OK_AND_ASSIGN(const StateDict state, State(*model));
+  EXPECT_THAT(LoadState(*model, state).status(), IsOk());
+}
+
+TEST(LoadStateTest, AProcessOutsideTheGroupHasNothingToFill) {
+  RunLocalRanks(kRanks, [](ProcessGroup& group) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto pair, group.NewGroup({0, 1}));
+    const auto make = [&](int dim, float value) {
+      return ShardedTensor::Full(Chunks(dim, 2), {7, 6}, value, {.group = pair})
+          .value();
+    };
+    for (const int dim : {0, 1}) {
+      const ShardedTensor target = make(0, 1);
+      const auto model = Make({{kParameter, "w", target}});
+      StateDict state;
+      ASSERT_THAT(state.Set("w", make(dim, 2)), IsOk());
+      ASSERT_THAT(LoadState(*model, state).status(), IsOk());
+      for (const Shard& shard : target.local_shards()) {
+        EXPECT_THAT(shard.tensor,
+                    TensorBitwiseEq(Tensor::Full(shard.tensor.sizes(), 2.0F)));
+      }
+    }
+  });
+}
+
+TEST(LoadStateTest, AnInvalidTreeIsAnErrorOfAllRanks) {
+  RunLocalRanks(kRanks, [](ProcessGroup& group) {
+    const auto model = Make({{kParameter, "w", Sharded(Chunks(0, kRanks), 1)},
+                             {kParameter, "none", Value()}});
+    SHERD_ASSERT_OK_AND_ASSIGN(StateDict state, State(*model));
+    ASSERT_THAT(state.Set("none", Zeros({2})), IsOk());
+    const std::string name = group.rank() == 1 ? "w" : "v";
+    model->children = {{"sub", Make({{MemberKind::kAttribute, name, Value()},
+                                     {MemberKind::kAttribute, "w", Value()}})}};
+    EXPECT_THAT(LoadState(*model, state),
+                StatusIs(kInvalid, "rank 1: TestModule names a member `w`"));
+    EXPECT_TRUE(Get(*model, "none")->is_none());
+  });
+}
+
 TEST(LoadStateTest, ReportsWhatIsMissingUnexpectedOrMismatched) {
   const auto make_model = [] {
     return Make({{kParameter, "size", Zeros({2, 3})},

@@ -22,23 +22,23 @@
 namespace sherd::internal {
 namespace {
 
-// A state's value as that of a member; none for what is no tensor.
-Value FromState(const StateValue& source) {
+// A state's tensor as a member's value; none for other kinds.
+Value TensorOf(const StateValue& source) {
   if (const auto* tensor = source.get_if<Tensor>()) return *tensor;
   if (const auto* sharded = source.get_if<ShardedTensor>()) return *sharded;
-  if (const auto* items = source.get_if<StateList>()) {
-    ValueList list;
-    for (const StateValue& item : *items) list.push_back(FromState(item));
-    return list;
-  }
-  if (const auto* entries = source.get_if<StateDict>()) {
-    ValueMap map;
-    for (const StateEntry& entry : *entries) {
-      map.emplace(entry.name, FromState(entry.value));
-    }
-    return map;
-  }
   return Value();
+}
+
+// A list or map without values yet for the one of a state, or the tensor.
+Value RoomFor(const StateValue& source) {
+  if (const auto* items = source.get_if<StateList>()) {
+    return ValueList(items->size());
+  }
+  const auto* entries = source.get_if<StateDict>();
+  if (entries == nullptr) return TensorOf(source);
+  ValueMap map;
+  for (const StateEntry& entry : *entries) map.emplace(entry.name, Value());
+  return map;
 }
 
 struct Form {
@@ -130,35 +130,21 @@ std::string StatePrefix(absl::string_view prefix) {
   return result;
 }
 
-absl::Status StateLoader::Match(Module& root) {
-  SHERD_RETURN_IF_ERROR(FindGroups(root));
+StateLoader::StateLoader(Module& root, const StateDict& state)
+    : root_(root), state_(state) {
+  groups_.AddMembers(root, /*with_attributes=*/false);
+  for (const auto& [name, tensor] : state.sharded_tensors()) {
+    groups_.Add(tensor);
+  }
+}
+
+absl::Status StateLoader::Match() {
   SHERD_RETURN_IF_ERROR(ForEachModule(
-      root,
+      root_,
       [this](const std::string& prefix, Module& module, const ModuleContents&) {
         return MatchModule(module, StatePrefix(prefix));
       }));
   FindUnexpected();
-  return absl::OkStatus();
-}
-
-// Before anything can fail: a rank with an error meets the others there, too.
-absl::Status StateLoader::FindGroups(Module& root) {
-  SHERD_RETURN_IF_ERROR(ForEachModule(
-      root,
-      [this](const std::string&, Module&, const ModuleContents& contents) {
-        for (const NamedMember& member : contents.members) {
-          if (member.kind == MemberKind::kAttribute) continue;
-          Value value = member.value;
-          (void)ForEachTensor(value, [this](Value& tensor) {
-            groups_.Add(tensor);
-            return absl::OkStatus();
-          });
-        }
-        return absl::OkStatus();
-      }));
-  for (const auto& [name, tensor] : state_.sharded_tensors()) {
-    groups_.Add(tensor);
-  }
   return absl::OkStatus();
 }
 
@@ -176,13 +162,13 @@ absl::Status StateLoader::MatchModule(Module& module,
     const std::string name =
         absl::StrCat(prefix, StateDict::EscapeKey(member.name));
     const absl::StatusOr<const StateValue*> source = state_.Find(name);
-    const bool was_none = member.value.is_none();
+    filled_ = false;
     if (source.ok()) {
       Match(name, member.value, **source);
-    } else if (!was_none) {
+    } else if (!member.value.is_none()) {
       report_.missing.push_back(name);
     }
-    if (was_none && !member.value.is_none()) {
+    if (filled_) {
       SHERD_RETURN_IF_ERROR(
           ReplaceMember(module, member.name, std::move(member.value)));
     }
@@ -193,12 +179,16 @@ absl::Status StateLoader::MatchModule(Module& module,
 void StateLoader::Match(const std::string& name, Value& target,
                         const StateValue& source) {
   if (target.is_none()) {
-    taken_.insert(name);
-    target = FromState(source);
+    target = RoomFor(source);
+    filled_ = !target.is_none() || filled_;
     if (target.is_none() && !source.is_none()) {
-      Mismatch(name, absl::StrCat(source.ToString(), " is not a tensor"));
+      return Mismatch(name,
+                      absl::StrCat(source.ToString(), " is not a tensor"));
     }
-    return;
+    if (target.kind() != ValueKind::kList && target.kind() != ValueKind::kMap) {
+      taken_.insert(name);
+      return;
+    }
   }
   if (auto* list = target.get_if<ValueList>()) {
     const auto* items = source.get_if<StateList>();
@@ -207,6 +197,7 @@ void StateLoader::Match(const std::string& name, Value& target,
           name, absl::StrCat(source.ToString(), " does not fit a list of ",
                              list->size()));
     }
+    taken_.insert(name);
     for (size_t i = 0; i < list->size(); ++i) {
       Match(absl::StrCat(name, "[", i, "]"), (*list)[i], (*items)[i]);
     }
@@ -218,6 +209,8 @@ void StateLoader::Match(const std::string& name, Value& target,
       return Mismatch(name,
                       absl::StrCat(source.ToString(), " does not fit a map"));
     }
+    // Only an empty one has an entry of its own.
+    if (entries->empty()) taken_.insert(name);
     for (auto& [key, item] : *map) {
       const std::string escaped = StateDict::EscapeKey(key);
       const absl::StatusOr<const StateValue*> entry = entries->Find(escaped);
@@ -230,9 +223,8 @@ void StateLoader::Match(const std::string& name, Value& target,
     }
     return;
   }
-  const Value value = FromState(source);
-  if (value.kind() != ValueKind::kTensor &&
-      value.kind() != ValueKind::kShardedTensor) {
+  const Value value = TensorOf(source);
+  if (value.is_none()) {
     return Mismatch(name, absl::StrCat(source.ToString(), " is not a tensor"));
   }
   MatchTensor(name, target, value);
@@ -248,6 +240,12 @@ void StateLoader::MatchTensor(const std::string& name, const Value& target,
   }
   taken_.insert(name);
   if (IdentityOf(source) == IdentityOf(target) && IdentityOf(source)) return;
+  // A process outside the group has no shards to fill.
+  const auto* sharded = target.get_if<ShardedTensor>();
+  if (sharded != nullptr && sharded->group() != nullptr &&
+      !sharded->group()->is_member()) {
+    return;
+  }
   moves_.push_back({name, target, source});
 }
 

@@ -23,12 +23,13 @@ std::string StatePrefix(absl::string_view prefix);
 // One LoadState: Match, Agree, Copy, in this order.
 class StateLoader {
  public:
-  // `state` outlives it.
-  explicit StateLoader(const StateDict& state) : state_(state) {}
+  // Finds the groups, also those of a tree that is not valid: a rank with an
+  // error meets the others in Agree. Both arguments outlive it.
+  StateLoader(Module& root, const StateDict& state);
 
   // Finds the value of each member, and fills the members that are none. Runs
   // load hooks.
-  absl::Status Match(Module& root);
+  absl::Status Match();
 
   // kFailedPrecondition if the report is not empty.
   absl::Status CheckComplete() const;
@@ -51,19 +52,22 @@ class StateLoader {
     Value source;
   };
 
-  absl::Status FindGroups(Module& root);
   absl::Status MatchModule(Module& module, const std::string& prefix);
-  // Matches a value with that of the state; replaces it if it is none.
+  // Matches a value with that of the state; replaces what is none, also in
+  // lists and maps.
   void Match(const std::string& name, Value& target, const StateValue& source);
   void MatchTensor(const std::string& name, const Value& target,
                    const Value& source);
   void Mismatch(const std::string& name, absl::string_view why);
   void FindUnexpected();
 
+  Module& root_;
   const StateDict& state_;
   LoadStateReport report_;
   std::vector<Move> moves_;
   GroupAgreement groups_;
+  // Whether Match has replaced anything in the member at hand.
+  bool filled_ = false;
   // Names of the state that members and hooks took.
   absl::flat_hash_set<std::string> taken_;
 };

@@ -6,6 +6,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "sherd/core/nn/tree/module_access.h"
+#include "sherd/core/nn/tree/value_identity.h"
 
 namespace sherd::internal {
 
@@ -16,6 +18,23 @@ void GroupAgreement::Add(const Value& value) {
   if (!group->is_member()) return;
   if (std::find(groups_.begin(), groups_.end(), group) != groups_.end()) return;
   groups_.push_back(group);
+}
+
+void GroupAgreement::AddMembers(Module& module, bool with_attributes) {
+  if (!visited_.insert(&module).second) return;
+  VisitMembers(
+      module,
+      [&](MemberKind kind, absl::string_view, Value& member) {
+        if (kind == MemberKind::kAttribute && !with_attributes) return;
+        (void)ForEachTensor(member, [this](Value& tensor) {
+          Add(tensor);
+          return absl::OkStatus();
+        });
+      },
+      [&](absl::string_view, ChildSlot& slot) {
+        if (slot.module() == nullptr) return;
+        AddMembers(*slot.module(), with_attributes);
+      });
 }
 
 absl::Status GroupAgreement::Agree(absl::string_view operation,

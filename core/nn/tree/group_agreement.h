@@ -4,10 +4,12 @@
 #include <memory>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "sherd/core/comm/collective/agreement.h"
 #include "sherd/core/comm/process_group.h"
+#include "sherd/core/nn/module.h"
 #include "sherd/core/nn/value.h"
 
 namespace sherd::internal {
@@ -17,6 +19,9 @@ namespace sherd::internal {
 class GroupAgreement {
  public:
   void Add(const Value& value);
+  // The members of a module and of all below, also of a tree that is not valid:
+  // a rank with such a tree meets the others, too.
+  void AddMembers(Module& module, bool with_attributes);
 
   // Makes an error on one rank that of all ranks of its groups; see
   // sherd::Agree. Without a group returns `local`.
@@ -29,6 +34,7 @@ class GroupAgreement {
 
  private:
   std::vector<std::shared_ptr<ProcessGroup>> groups_;
+  absl::flat_hash_set<const Module*> visited_;
 };
 
 }  // namespace sherd::internal

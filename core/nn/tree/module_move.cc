@@ -2,8 +2,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "sherd/core/base/fingerprint.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/nn/module_tree.h"
 #include "sherd/core/nn/tree/group_agreement.h"
@@ -25,35 +28,40 @@ struct Member {
   Value value;
 };
 
-absl::StatusOr<std::vector<Member>> MembersOf(Module& root) {
-  std::vector<Member> members;
-  SHERD_RETURN_IF_ERROR(internal::ForEachModule(
-      root,
-      [&](const std::string&, Module& module, const ModuleContents& contents) {
-        for (const NamedMember& member : contents.members) {
-          members.push_back({&module, member.name, member.value});
-        }
-        return absl::OkStatus();
-      }));
-  return members;
+absl::Status FindMembers(Module& root, std::vector<Member>& members) {
+  return internal::ForEachModule(root, [&](const std::string&, Module& module,
+                                           const ModuleContents& contents) {
+    for (const NamedMember& member : contents.members) {
+      members.push_back({&module, member.name, member.value});
+    }
+    return absl::OkStatus();
+  });
 }
 
 bool IsSharded(const Value& value) {
   return value.kind() == ValueKind::kShardedTensor;
 }
 
-}  // namespace
-
-absl::Status To(Module& root, const Device& device) {
-  SHERD_ASSIGN_OR_RETURN(std::vector<Member> members, MembersOf(root));
-  internal::ConvertedTensors moved;
-  internal::GroupAgreement groups;
+// The collectives of this rank: handles of the same elements move once.
+std::string DescribeCalls(std::vector<Member>& members) {
+  absl::flat_hash_set<internal::ValueIdentity> sharded;
   for (Member& member : members) {
     (void)internal::ForEachTensor(member.value, [&](Value& value) {
-      groups.Add(value);
+      if (IsSharded(value)) sharded.insert(*internal::IdentityOf(value));
       return absl::OkStatus();
     });
   }
+  return absl::StrCat(sharded.size(), " sharded tensors");
+}
+
+}  // namespace
+
+absl::Status To(Module& root, const Device& device) {
+  internal::GroupAgreement groups;
+  groups.AddMembers(root, /*with_attributes=*/true);
+  std::vector<Member> members;
+  absl::Status status = FindMembers(root, members);
+  internal::ConvertedTensors moved;
   const auto to_device = [&](const Value& value) -> absl::StatusOr<Value> {
     if (const auto* sharded = value.get_if<ShardedTensor>()) {
       return sharded->To(device);
@@ -61,18 +69,21 @@ absl::Status To(Module& root, const Device& device) {
     return internal::WithLocalTensor(
         value, [&](const Tensor& tensor) { return tensor.To(device); });
   };
-  const auto move = [&](bool sharded) {
-    absl::Status status;
+  const auto move = [&](bool sharded) -> absl::Status {
     for (Member& member : members) {
-      status.Update(internal::ForEachTensor(member.value, [&](Value& value) {
-        if (IsSharded(value) != sharded) return absl::OkStatus();
-        return moved.Convert(value, to_device);
-      }));
-      if (sharded && !status.ok()) break;
+      SHERD_RETURN_IF_ERROR(
+          internal::ForEachTensor(member.value, [&](Value& value) {
+            if (IsSharded(value) != sharded) return absl::OkStatus();
+            return moved.Convert(value, to_device);
+          }));
     }
-    return status;
+    return absl::OkStatus();
   };
-  SHERD_RETURN_IF_ERROR(groups.Agree(kOperation, move(/*sharded=*/false)));
+  if (status.ok()) status = move(/*sharded=*/false);
+  const std::string calls = DescribeCalls(members);
+  SHERD_RETURN_IF_ERROR(
+      groups.Agree(kOperation, std::move(status),
+                   {Fingerprint().Add(calls).value(), [&] { return calls; }}));
   // To agrees.
   SHERD_RETURN_IF_ERROR(move(/*sharded=*/true));
   for (Member& member : members) {

@@ -288,6 +288,26 @@ TEST(ToTest, AnErrorOfOneRankIsThatOfAllAndNothingHasChanged) {
   });
 }
 
+TEST(ToTest, RanksWithOtherTreesGetOneError) {
+  RunLocalRanks(3, [](ProcessGroup& group) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const ShardedTensor tensor,
+        ShardTensor(PatternTensor({7, 2}, kFloat64), Chunks(0, 3)));
+    const auto model = MakeLinear();
+    model->members.push_back({MemberKind::kBuffer, "sharded", tensor});
+    // Handles of the same elements on all ranks but one.
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor copy, tensor.Clone());
+    model->members.push_back(
+        {MemberKind::kBuffer, "again", group.rank() == 1 ? copy : tensor});
+    EXPECT_THAT(To(*model, Device()), StatusIs(kInvalid, "rank 1"));
+    if (group.rank() == 1) model->members.back().name = "sharded";
+    EXPECT_THAT(To(*model, Device()),
+                StatusIs(kInvalid, "names a member `sharded` twice"));
+    model->members.pop_back();
+    EXPECT_THAT(To(*model, Device()), IsOk());
+  });
+}
+
 TEST(ToTest, SeveralGroupsAreRefusedOnAllTheirRanks) {
   RunLocalRanks(3, [](ProcessGroup& group) {
     SHERD_ASSERT_OK_AND_ASSIGN(const auto left, group.NewGroup({0, 1}));
