@@ -127,6 +127,25 @@ TEST_F(SeriesTiersTest, AnErrorOfACopyComesWithTheNextSaveAndFlush) {
   ExpectExactly(second_, 2, {3});
 }
 
+// By then another save may hold the lease, and name what it removes.
+TEST_F(SeriesTiersTest, ACopyThatFailsRemovesNothing) {
+  ASSERT_THAT(Save(2, {1}), IsOk());
+  const std::string copies = JoinPath(second_, "shard-*");
+  const FailFileOperation full(
+      "write", copies, absl::ResourceExhaustedError("disk full"), {.rank = 1});
+  const CountPassages removals("file/remove",
+                               {.subject = copies, .optional = true});
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const auto copier,
+        StepCopier::Create(group, {.from = path_, .to = second_}));
+    copier->Run(1);
+    EXPECT_THAT(copier->TakeError(),
+                StatusIs(absl::StatusCode::kResourceExhausted, "disk full"));
+  });
+  EXPECT_EQ(removals.count(), 0);
+}
+
 TEST_F(SeriesTiersTest, ASecondDirectoryThatCannotBeMadeIsNamed) {
   if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   std::ofstream(second_) << "a file";

@@ -139,11 +139,10 @@ class StepCopy {
         SHERD_ASSIGN_OR_RETURN(is_sound, FinishCopy(file));
       }
       copied = true;
-      if (is_sound) continue;
-      const absl::Status status = CopyFile(file);
-      if (status.ok()) continue;
-      files_.Remove(JoinPath(options_.to, file.name)).IgnoreError();
-      return status;
+      // After an error what was copied stays, for the next holder of the lease
+      // to finish or remove: this rank may have been stopped for so long that
+      // there is one, whose manifest names a file of the same name by now.
+      if (!is_sound) SHERD_RETURN_IF_ERROR(CopyFile(file));
     }
     return copied ? directory_.SyncNames() : absl::OkStatus();
   }
