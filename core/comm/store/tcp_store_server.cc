@@ -50,6 +50,7 @@ class TcpStoreServer::Impl final : private FrameServer::Handler {
           absl::StrCat("the store server: ", server.status().message()));
     }
     server_ = *std::move(server);
+    timers_ = loop_.get();
     port_ = server_->address().port();
     address_ = server_->address().ToString();
     server_->Open();
@@ -109,10 +110,10 @@ class TcpStoreServer::Impl final : private FrameServer::Handler {
     const std::optional<Deadline::Clock::time_point> next =
         engine_.NextExpiry();
     if (timer_ && next && timer_->first == *next) return;
-    if (timer_) loop_->Cancel(*timer_);
+    if (timer_) timers_->Cancel(*timer_);
     timer_.reset();
     if (!next) return;
-    timer_ = loop_->RunAt(*next, [this] {
+    timer_ = timers_->RunAt(*next, [this] {
       timer_.reset();
       engine_.Expire(Deadline::Clock::now());
       UpdateTimer();
@@ -133,6 +134,8 @@ class TcpStoreServer::Impl final : private FrameServer::Handler {
 
   // Of the loop's thread only.
   internal::StoreEngine engine_;
+  // loop_, which is null already while its destructor waits for the thread.
+  EventLoop* timers_ = nullptr;
   std::optional<EventLoop::TimerId> timer_;
 };
 

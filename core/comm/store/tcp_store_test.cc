@@ -559,6 +559,27 @@ TEST(TcpStoreTest, AClientThatDisappearsIsAGoodbyeToo) {
   EXPECT_THAT(server->Shutdown(Late()), IsOk());
 }
 
+// Requests that wait, and so have timers, are on their way while it ends.
+TEST(TcpStoreTest, AServerMayEndWhileClientsCall) {
+  for (int i = 0; i < 300; ++i) {
+    const auto server = StartServer();
+    SHERD_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<TcpStore> store,
+                               TcpStore::Connect(To(*server)));
+    absl::Notification calls;
+    std::thread client([&] {
+      absl::Status status = store->Set("k", "v");
+      calls.Notify();
+      while (!absl::IsUnavailable(status)) {
+        status =
+            store->Wait({"never"}, Deadline::After(absl::Microseconds(50)));
+      }
+    });
+    calls.WaitForNotification();
+    server->Shutdown(Now()).IgnoreError();
+    client.join();
+  }
+}
+
 TEST(TcpStoreTest, HundredsOfLivesLeaveNoThreadDescriptorOrMemory) {
   const auto live = [](int i) {
     const auto server = StartServer({.secret = "s"});
