@@ -22,13 +22,13 @@ namespace sherd {
 // is absent; if another was faster, it begins again with that one's table. So
 // each operation has decided by the state that it has changed.
 //
-// Old tables go: whoever sees table m removes those up to m - kKeptTables, in
-// their order, never the newest. So an operation may have slept between its
-// read of table n and its put, while table n + 1 came and went: the put
-// succeeds, and is none of the order. It finds out as follows. Let m be the
-// largest number in a listing after the put, of at least n + 1.
+// Old tables go: a process that sees table m removes those up to m -
+// kKeptTables, in their order, never the newest. So an operation may have slept
+// between its read of table n and its put, while table n + 1 came and went: the
+// put succeeds, and has no place in the order. It finds out as follows. Let m
+// be the largest number in a listing after the put, of at least n + 1.
 //   n is listed, and m < n + 1 + kKeptTables
-//                Nobody has removed n + 1: that takes a table of at least
+//                No process has removed n + 1: that takes a table of at least
 //                n + 1 + kKeptTables, the largest number never falls, and n
 //                goes first. So this put was the first of that number: it
 //                counts.

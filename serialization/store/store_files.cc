@@ -219,7 +219,7 @@ absl::StatusOr<std::string> StoreFiles::FileNameOf(
   if (NumberOfIndexObject(name).has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, " belongs to the index of ", root_,
-                     " and is no file of a checkpoint"));
+                     " and is not a file of a checkpoint"));
   }
   return name;
 }
