@@ -130,8 +130,10 @@ WORKS = {
 
 def run_rank(args, barrier, times, rank):
     """Makes the calls; rank 0 returns their seconds."""
-    if args.work.endswith("_one_core"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    if args.work.startswith("round_trip"):
+        cores = sorted(os.sched_getaffinity(0), reverse=True)
+        place = 0 if args.work.endswith("_one_core") else rank % len(cores)
+        os.sched_setaffinity(0, {cores[place]})
     import torch
     import torch.distributed.rpc as rpc
 

@@ -69,6 +69,9 @@ BenchCase CallCase(const char* name, const char* help, RpcWorkMaker make,
   bench_case.peers.push_back(
       PeerOf("limit", "a bare Unix socket", make, MakeUnixSocketRpc));
   bench_case.peers.push_back(
+      PeerOf("limit-epoll", "the same by epoll, as for more than one worker",
+             make, MakeEpollSocketRpc));
+  bench_case.peers.push_back(
       PeerOf("limit-tcp", "a bare TCP socket", make, MakeTcpSocketRpc));
   return bench_case;
 }
@@ -106,7 +109,8 @@ BenchCase BusyCase() {
 }  // namespace
 
 std::vector<BenchCase> RpcCases() {
-  return {CallCase("rpc_round_trip", "a call, N bytes there and back, p50",
+  return {CallCase("rpc_round_trip",
+                   "a call between cores, N bytes there and back, p50",
                    MakeRoundTrips, "round_trip"),
           CallCase("rpc_round_trip_one_core", "the same on one core",
                    MakeRoundTripsOnOneCore, "round_trip_one_core"),

@@ -1,6 +1,7 @@
 // The limits of RPC: a socket and a memcpy.
 
 #include <fcntl.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -48,10 +49,35 @@ absl::Status SendAll(int fd, const void* data, size_t size) {
   return absl::OkStatus();
 }
 
+// A connection that blocks: in recv, or in `epoll` if there is one.
+struct Endpoint {
+  UniqueFd socket;
+  UniqueFd epoll;
+
+  int fd() const { return socket.get(); }
+};
+
+absl::Status WaitByEpoll(Endpoint& endpoint) {
+  endpoint.epoll = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  if (!endpoint.epoll.is_open() ||
+      epoll_ctl(endpoint.epoll.get(), EPOLL_CTL_ADD, endpoint.fd(), &event) !=
+          0) {
+    return ErrnoStatus(errno, "watching", "a bare socket");
+  }
+  return absl::OkStatus();
+}
+
 // At least one byte, at most `size`.
-absl::StatusOr<size_t> Receive(int fd, void* data, size_t size) {
+absl::StatusOr<size_t> Receive(const Endpoint& endpoint, void* data,
+                               size_t size) {
   while (true) {
-    const ssize_t received = recv(fd, data, size, 0);
+    if (endpoint.epoll.is_open()) {
+      epoll_event event;
+      if (epoll_wait(endpoint.epoll.get(), &event, 1, -1) != 1) continue;
+    }
+    const ssize_t received = recv(endpoint.fd(), data, size, 0);
     if (received > 0) return static_cast<size_t>(received);
     if (received == 0) return absl::UnavailableError("end of a bare socket");
     if (errno != EINTR) {
@@ -60,10 +86,10 @@ absl::StatusOr<size_t> Receive(int fd, void* data, size_t size) {
   }
 }
 
-absl::Status ReceiveAll(int fd, void* data, size_t size) {
+absl::Status ReceiveAll(const Endpoint& endpoint, void* data, size_t size) {
   char* at = static_cast<char*>(data);
   while (size > 0) {
-    SHERD_ASSIGN_OR_RETURN(const size_t received, Receive(fd, at, size));
+    SHERD_ASSIGN_OR_RETURN(const size_t received, Receive(endpoint, at, size));
     at += received;
     size -= received;
   }
@@ -73,9 +99,10 @@ absl::Status ReceiveAll(int fd, void* data, size_t size) {
 // Sends back the received bytes or, if it serves a tensor, that for each byte.
 class SocketRpc final : public RpcWorker {
  public:
-  explicit SocketRpc(Tensor served) : served_(std::move(served)) {}
+  SocketRpc(Tensor served, bool epoll)
+      : served_(std::move(served)), epoll_(epoll) {}
   ~SocketRpc() override {
-    for (const UniqueFd& fd : accepted_) shutdown(fd.get(), SHUT_RDWR);
+    for (const Endpoint& end : accepted_) shutdown(end.fd(), SHUT_RDWR);
     for (std::thread& server : servers_) server.join();
   }
 
@@ -94,36 +121,41 @@ class SocketRpc final : public RpcWorker {
           const std::string text,
           store.Get(absl::StrCat(rank), Deadline::After(kTimeout)));
       SHERD_ASSIGN_OR_RETURN(const SocketAddress address, AddressOf(text));
-      SHERD_ASSIGN_OR_RETURN(connections_[rank],
+      SHERD_ASSIGN_OR_RETURN(connections_[rank].socket,
                              ConnectSocket(address, Deadline::After(kTimeout)));
-      LetItBlock(connections_[rank].get());
+      LetItBlock(connections_[rank].fd());
+      if (epoll_) SHERD_RETURN_IF_ERROR(WaitByEpoll(connections_[rank]));
     }
     for (int i = 1; i < context.world(); ++i) {
-      UniqueFd fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      if (!fd.is_open())
+      Endpoint end;
+      end.socket =
+          UniqueFd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!end.socket.is_open()) {
         return ErrnoStatus(errno, "accepting at", bound.ToString());
-      ConfigureConnection(fd.get());
-      accepted_.push_back(std::move(fd));
+      }
+      ConfigureConnection(end.fd());
+      if (epoll_) SHERD_RETURN_IF_ERROR(WaitByEpoll(end));
+      accepted_.push_back(std::move(end));
     }
-    for (const UniqueFd& fd : accepted_) {
-      servers_.emplace_back([this, at = fd.get()] { Serve(at); });
+    for (const Endpoint& end : accepted_) {
+      servers_.emplace_back([this, &end] { Serve(end); });
     }
     return absl::OkStatus();
   }
 
   absl::StatusOr<std::string> Echo(int rank,
                                    const std::string& message) override {
-    const int fd = connections_[rank].get();
-    SHERD_RETURN_IF_ERROR(SendAll(fd, message.data(), message.size()));
+    const Endpoint& end = connections_[rank];
+    SHERD_RETURN_IF_ERROR(SendAll(end.fd(), message.data(), message.size()));
     std::string answer(message.size(), '\0');
-    SHERD_RETURN_IF_ERROR(ReceiveAll(fd, answer.data(), answer.size()));
+    SHERD_RETURN_IF_ERROR(ReceiveAll(end, answer.data(), answer.size()));
     return answer;
   }
 
   // As many messages at once as there is room for.
   absl::Status EchoMany(int rank, const std::string& message, int calls,
                         int outstanding) override {
-    const int fd = connections_[rank].get();
+    const Endpoint& end = connections_[rank];
     const size_t size = message.size();
     std::string messages;
     for (int i = 0; i < outstanding; ++i) messages += message;
@@ -136,12 +168,12 @@ class SocketRpc final : public RpcWorker {
       const size_t answered = received - received % size;
       const size_t room =
           std::min(total - sent, messages.size() - (sent - answered));
-      SHERD_RETURN_IF_ERROR(SendAll(fd, messages.data(), room));
+      SHERD_RETURN_IF_ERROR(SendAll(end.fd(), messages.data(), room));
       sent += room;
       const size_t phase = received % size;
       SHERD_ASSIGN_OR_RETURN(
           const size_t more,
-          Receive(fd, answers.data(), answers.size() - phase));
+          Receive(end, answers.data(), answers.size() - phase));
       if (std::memcmp(answers.data(), messages.data() + phase, more) != 0) {
         return WrongEcho(rank);
       }
@@ -151,9 +183,9 @@ class SocketRpc final : public RpcWorker {
   }
 
   absl::Status Fetch(int rank, Tensor& out) override {
-    const int fd = connections_[rank].get();
-    SHERD_RETURN_IF_ERROR(SendAll(fd, "", 1));
-    return ReceiveAll(fd, out.data(), static_cast<size_t>(out.nbytes()));
+    const Endpoint& end = connections_[rank];
+    SHERD_RETURN_IF_ERROR(SendAll(end.fd(), "", 1));
+    return ReceiveAll(end, out.data(), static_cast<size_t>(out.nbytes()));
   }
 
  private:
@@ -163,23 +195,24 @@ class SocketRpc final : public RpcWorker {
     return SocketAddress::FromNumeric(at.host, at.port);
   }
 
-  void Serve(int fd) const {
+  void Serve(const Endpoint& end) const {
     std::vector<char> buffer(kServedBytes);
     while (true) {
       const absl::StatusOr<size_t> size =
-          Receive(fd, buffer.data(), served_.defined() ? 1 : buffer.size());
+          Receive(end, buffer.data(), served_.defined() ? 1 : buffer.size());
       if (!size.ok()) return;
       const absl::Status sent =
-          served_.defined() ? SendAll(fd, std::as_const(served_).data(),
+          served_.defined() ? SendAll(end.fd(), std::as_const(served_).data(),
                                       static_cast<size_t>(served_.nbytes()))
-                            : SendAll(fd, buffer.data(), *size);
+                            : SendAll(end.fd(), buffer.data(), *size);
       if (!sent.ok()) return;
     }
   }
 
   const Tensor served_;
-  std::map<int, UniqueFd> connections_;
-  std::vector<UniqueFd> accepted_;
+  const bool epoll_;
+  std::map<int, Endpoint> connections_;
+  std::vector<Endpoint> accepted_;
   std::vector<std::thread> servers_;
 };
 
@@ -205,11 +238,15 @@ class MemcpyRpc final : public RpcWorker {
 
 absl::StatusOr<std::unique_ptr<RpcWorker>> MakeSocketRpc(
     RankContext& context, const Tensor& served, absl::string_view name,
-    const absl::StatusOr<SocketAddress>& address) {
+    const absl::StatusOr<SocketAddress>& address, bool epoll = false) {
   SHERD_RETURN_IF_ERROR(address.status());
-  auto worker = std::make_unique<SocketRpc>(served);
+  auto worker = std::make_unique<SocketRpc>(served, epoll);
   SHERD_RETURN_IF_ERROR(worker->Connect(context, name, *address));
   return worker;
+}
+
+absl::StatusOr<SocketAddress> OwnUnixName() {
+  return SocketAddress::FromUnixName(absl::StrCat("@sherd-bench-", getpid()));
 }
 
 }  // namespace
@@ -221,9 +258,12 @@ absl::Status WrongEcho(int rank) {
 
 absl::StatusOr<std::unique_ptr<RpcWorker>> MakeUnixSocketRpc(
     RankContext& context, const Tensor& served) {
-  return MakeSocketRpc(
-      context, served, "unix",
-      SocketAddress::FromUnixName(absl::StrCat("@sherd-bench-", getpid())));
+  return MakeSocketRpc(context, served, "unix", OwnUnixName());
+}
+
+absl::StatusOr<std::unique_ptr<RpcWorker>> MakeEpollSocketRpc(
+    RankContext& context, const Tensor& served) {
+  return MakeSocketRpc(context, served, "epoll", OwnUnixName(), true);
 }
 
 absl::StatusOr<std::unique_ptr<RpcWorker>> MakeTcpSocketRpc(

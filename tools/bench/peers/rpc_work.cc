@@ -217,18 +217,24 @@ class BusyCalls final : public RankWork {
   volatile double value_ = 1;
 };
 
-absl::Status StayOnOneCore() {
+// Keeps this process on one of its cores, counted from the last one, around if
+// there are fewer.
+absl::Status StayOnCore(int index) {
   cpu_set_t cores;
   if (sched_getaffinity(0, sizeof(cores), &cores) != 0) {
     return ErrnoStatus(errno, "reading the cores of", "this process");
   }
-  int last = CPU_SETSIZE - 1;
-  while (last > 0 && !CPU_ISSET(last, &cores)) --last;
+  int core = CPU_SETSIZE;
+  for (int left = index % CPU_COUNT(&cores); left >= 0; --left) {
+    do {
+      --core;
+    } while (!CPU_ISSET(core, &cores));
+  }
   CPU_ZERO(&cores);
-  CPU_SET(last, &cores);
+  CPU_SET(core, &cores);
   // Threads that begin later inherit it.
   if (sched_setaffinity(0, sizeof(cores), &cores) != 0) {
-    return ErrnoStatus(errno, "staying on core", absl::StrCat(last));
+    return ErrnoStatus(errno, "staying on core", absl::StrCat(core));
   }
   return absl::OkStatus();
 }
@@ -245,12 +251,13 @@ absl::StatusOr<std::unique_ptr<RankWork>> Make(RankContext& context,
 
 absl::StatusOr<std::unique_ptr<RankWork>> MakeRoundTrips(
     RankContext& context, RpcWorkerMaker make_worker) {
+  SHERD_RETURN_IF_ERROR(StayOnCore(context.rank()));
   return Make<RoundTrips>(context, make_worker);
 }
 
 absl::StatusOr<std::unique_ptr<RankWork>> MakeRoundTripsOnOneCore(
     RankContext& context, RpcWorkerMaker make_worker) {
-  SHERD_RETURN_IF_ERROR(StayOnOneCore());
+  SHERD_RETURN_IF_ERROR(StayOnCore(0));
   return Make<RoundTrips>(context, make_worker);
 }
 

@@ -44,8 +44,11 @@ absl::StatusOr<std::unique_ptr<RpcWorker>> MakeSherdRpc(RankContext& context,
 absl::StatusOr<std::unique_ptr<RpcWorker>> MakeSherdTcpRpc(
     RankContext& context, const Tensor& served);
 
-// A blocking socket per pair of ranks, and no protocol at all.
+// A blocking socket per pair of ranks, and no protocol at all. By epoll: the
+// same, waited for as by a worker that has more than one connection.
 absl::StatusOr<std::unique_ptr<RpcWorker>> MakeUnixSocketRpc(
+    RankContext& context, const Tensor& served);
+absl::StatusOr<std::unique_ptr<RpcWorker>> MakeEpollSocketRpc(
     RankContext& context, const Tensor& served);
 absl::StatusOr<std::unique_ptr<RpcWorker>> MakeTcpSocketRpc(
     RankContext& context, const Tensor& served);
