@@ -39,7 +39,7 @@ struct IoEngineOptions {
 // which takes a third of the processor time of reading through it.
 //
 // Without io_uring (CreateIoUring), pread reads one piece after another, and
-// the kernel's read-ahead is what is in flight; that is no error.
+// the kernel's read-ahead is what is in flight; that is not an error.
 //
 // Threads. Any, at the same time; each call has a queue of its own.
 class IoEngine {
@@ -74,7 +74,7 @@ class IoEngine {
   absl::Mutex mutex_;
   // Why there is none.
   absl::Status no_queue_ ABSL_GUARDED_BY(mutex_);
-  // Those that nobody uses, of this process.
+  // The idle ones, of this process.
   std::vector<std::unique_ptr<IoQueue>> queues_ ABSL_GUARDED_BY(mutex_);
   pid_t process_ ABSL_GUARDED_BY(mutex_) = 0;
 };

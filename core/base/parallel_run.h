@@ -49,7 +49,7 @@ class ParallelRun {
   // Completion. No other thread works once it returns, after an error too.
   // Errors. The first in time, of `work` or of `progress`. After it no part
   //   begins, and MadeProgress returns it in the parts that run. That a thread
-  //   cannot be started is no error: fewer threads do the work.
+  //   cannot be started is not an error: fewer threads do the work.
   // Threads. The others have the log rank of the calling thread.
   // Cost. Some 50 us for each thread that is started.
   absl::Status Run(int64_t parts,

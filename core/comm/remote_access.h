@@ -182,15 +182,15 @@ bool HasRemoteAccess();
 //                        is no store.
 //   kFailedPrecondition  "RPC is already initialized": shut down the default
 //                        before.
-//   kUnimplemented       No implementation is linked; says what to depend on.
+//   kUnimplemented       No implementation is linked; names the dependency.
 //   kAlreadyExists       Two workers have one name.
 //   kDeadlineExceeded    Some workers did not come; named.
 absl::StatusOr<std::shared_ptr<RemoteAccess>> StartRemoteAccess(
     const RemoteAccessOptions& options);
 
 // The one that was started by this thread or, if there is none, by this
-// process, and still runs; null if there is none. Whoever started it owns it,
-// and ends it by Shutdown.
+// process, and still runs; null if there is none. The caller of
+// StartRemoteAccess owns it, and ends it by Shutdown.
 std::shared_ptr<RemoteAccess> DefaultRemoteAccess();
 
 // Makes `access` the default, for an implementation that is started otherwise.

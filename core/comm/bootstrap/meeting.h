@@ -30,8 +30,8 @@ struct MeetingPlace {
 };
 
 // What the options leave open comes from the init method or the launcher. A
-// process that nobody has launched is a world of one rank, which a warning in
-// the log reports. `function`, whose options are `options_type`: for errors.
+// process without a launcher is a world of one rank, which a warning in the
+// log reports. `function`, whose options are `options_type`: for errors.
 //   kInvalidArgument  Options, method and variables are malformed, incomplete,
 //                     or contradict each other.
 absl::StatusOr<MeetingPlace> FindMeeting(const MeetingOptions& options,

@@ -84,9 +84,9 @@ class GroupTag {
   // Records the job rank of the failed rank. Only the first call counts.
   void SetFailedRank(int world_rank);
 
-  // Whoever takes a snapshot while the tag lives asks `calls` for those under
-  // way, on its thread, under a lock: it must neither wait nor call the
-  // recorder.
+  // A snapshot that is taken while the tag lives calls `calls` for the calls
+  // under way, on the snapshot's thread, under a lock: `calls` must neither
+  // wait nor call the recorder.
   void SetCalls(std::function<std::vector<FlightCall>()> calls);
 
  private:

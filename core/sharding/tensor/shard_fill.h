@@ -18,8 +18,9 @@ namespace sherd {
 enum class RandomStream {
   // Each element by its index in the global tensor: ranks with equal generators
   // together hold the same tensor in every layout and world size, and replicas
-  // are alike. Default generators are equal unless a rank was seeded in another
-  // way or drew more numbers. If they are not, every element is still random,
+  // are alike. Default generators are equal unless a rank was seeded
+  // differently
+  // or drew more numbers. If they are not, every element is still random,
   // but replicas differ: the next collective that takes such a tensor returns
   // kInvalidArgument on all ranks.
   kGlobal,
