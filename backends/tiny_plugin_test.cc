@@ -25,7 +25,7 @@ using ::sherd::testing::StatusIs;
 // testdata/tiny_plugin.cc.
 constexpr char kName[] = "tiny";
 
-TEST(TinyPluginTest, RunsAndTheHostEmulatesWhatItLacks) {
+TEST(TinyPluginTest, RunsAndTheHostEmulatesMissingOperations) {
   RunLocalRanks(
       3,
       [](ProcessGroup& group) {

@@ -248,7 +248,7 @@ TEST_F(CudaDeviceTest, AnEventIsAskedWhileAnotherThreadCaptures) {
 
 // A call that the driver refuses while a stream is captured would end the
 // capture: also on the default stream, if that stream waits for it.
-TEST_F(CudaDeviceTest, MemoryThatGoesDuringACaptureDisturbsNothing) {
+TEST_F(CudaDeviceTest, FreeingMemoryDuringACaptureDoesNotEndTheCapture) {
   internal::CUstream waiting = nullptr;
   ASSERT_EQ(driver_.cuda.StreamCreateWithPriority(&waiting, /*flags=*/0, 0), 0);
   for (const internal::CUstream captured :

@@ -177,7 +177,7 @@ TEST(EmulatedDriverTest, PlansAndCountsNothingThatDoesNotExist) {
   EXPECT_EQ(driver.Count("ncclCommAbort(base 1"), 0);
 }
 
-TEST(EmulatedDriverTest, RecordsQuestionsForWordsOfErrors) {
+TEST(EmulatedDriverTest, RecordsRequestsForNamesAndTextsOfErrors) {
   EmulatedDriver driver;
   const char* text = nullptr;
   EXPECT_EQ(driver.cuda().GetErrorName(kCudaOutOfMemory, &text), kCudaSuccess);

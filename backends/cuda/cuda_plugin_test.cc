@@ -349,7 +349,7 @@ TEST_F(CudaPluginTest, CurrentDeviceIsThatOfTheCallersContext) {
   EXPECT_EQ(plugin_.SetCurrent(7, &error_), SHERD_INVALID_ARGUMENT);
 }
 
-TEST_F(CudaPluginTest, HotCallsAskTheDriverLittleAndAllocateNothing) {
+TEST_F(CudaPluginTest, HotCallsMakeFewDriverCallsAndAllocateNothing) {
   CUstream const stream = EmulatedDriver::NewStream(1);
   void* const event = TakeEvent(1);
   ASSERT_EQ(plugin_.SetCurrent(1, &error_), SHERD_OK);
@@ -395,7 +395,7 @@ TEST_F(CudaPluginTest, EventsComeFromThePoolOfTheirDevice) {
   EXPECT_EQ(driver_.Count("cuEventCreate"), 3);
 }
 
-TEST_F(CudaPluginTest, EventsDoNotTakeTheTime) {
+TEST_F(CudaPluginTest, EventsHaveNoTiming) {
   TakeEvent(0);
   EXPECT_EQ(driver_.CallsOf("cuEventCreate"),
             std::vector<std::string>{absl::StrCat(
@@ -489,7 +489,7 @@ TEST_F(CudaPluginTest, ReportsWhetherAStreamIsCaptured) {
             SHERD_INVALID_ARGUMENT);
 }
 
-TEST_F(CudaPluginTest, ThePoolKeepsWhatIsFreed) {
+TEST_F(CudaPluginTest, ThePoolKeepsFreedMemory) {
   void* const data = Allocate(1, 8);
   EXPECT_EQ(driver_.CallsOf("cuMemPoolSetAttribute"),
             std::vector<std::string>{absl::StrCat("cuMemPoolSetAttribute(",
@@ -515,7 +515,7 @@ TEST_F(CudaPluginTest, OutOfMemoryReportsHowMuchThereIs) {
             "the pools, or use more devices");
 }
 
-TEST_F(CudaPluginTest, AnAbsurdAmountIsOutOfMemory) {
+TEST_F(CudaPluginTest, AnAllocationOfMostOfTheAddressSpaceIsOutOfMemory) {
   void* data = nullptr;
   for (const uint64_t bytes : {UINT64_MAX, UINT64_MAX / 2}) {
     EXPECT_EQ(plugin_.Allocate(0, bytes, nullptr, &data, &error_),
@@ -525,7 +525,7 @@ TEST_F(CudaPluginTest, AnAbsurdAmountIsOutOfMemory) {
   }
 }
 
-TEST_F(CudaPluginTest, GivesCachedMemoryUpBeforeItRunsOut) {
+TEST_F(CudaPluginTest, FreesCachedMemoryBeforeItRunsOut) {
   sherd_emulated_gpu_set_device_bytes(4 << 20);
   void* shared = nullptr;
   ASSERT_EQ(plugin_.AllocateShared(0, 8, &shared, &error_), SHERD_OK);
@@ -538,7 +538,7 @@ TEST_F(CudaPluginTest, GivesCachedMemoryUpBeforeItRunsOut) {
             data);
 }
 
-TEST_F(CudaPluginTest, SharedMemoryTakesWhatThePoolKeeps) {
+TEST_F(CudaPluginTest, ThePoolIsTrimmedIfMemoryForOthersRunsOut) {
   driver_.Return("cuMemAlloc", kCudaOutOfMemory);
   void* shared = nullptr;
   EXPECT_EQ(plugin_.AllocateShared(0, 8, &shared, &error_), SHERD_OK);
@@ -574,7 +574,7 @@ TEST_F(CudaPluginTest, FreesInTheOrderOfTheStream) {
   EXPECT_EQ(driver_.Count("cuStreamSynchronize"), 0);
 }
 
-TEST_F(CudaPluginTest, FreesAfterACaptureWhatIsNotOfTheGraph) {
+TEST_F(CudaPluginTest, FreesMemoryOutsideOfTheGraphAfterTheCapture) {
   const CUstream stream = EmulatedDriver::NewStream(0);
   const CUstream other = EmulatedDriver::NewStream(0);
   void* const data = Allocate(0, 8, stream);
@@ -598,7 +598,8 @@ TEST_F(CudaPluginTest, FreesAfterACaptureWhatIsNotOfTheGraph) {
       (std::vector<std::string>{FreeOf(graphs, stream), FreeOf(data, stream)}));
 }
 
-TEST_F(CudaPluginTest, FreesWhatWaitedForACaptureBeforeItsStreamIsDestroyed) {
+TEST_F(CudaPluginTest,
+       FreesMemoryThatAwaitsACaptureBeforeItsStreamIsDestroyed) {
   const CUstream stream = EmulatedDriver::NewStream(0);
   void* const data = Allocate(0, 8, stream);
   EmulatedDriver::BeginCapture(stream);
@@ -609,7 +610,7 @@ TEST_F(CudaPluginTest, FreesWhatWaitedForACaptureBeforeItsStreamIsDestroyed) {
             std::vector<std::string>{FreeOf(data, stream)});
 }
 
-TEST_F(CudaPluginTest, WaitsForWhatWasFreedBeforeItRunsOutOfMemory) {
+TEST_F(CudaPluginTest, WaitsForFreedMemoryBeforeItRunsOutOfMemory) {
   const CUstream stream = EmulatedDriver::NewStream(0);
   const std::string wait =
       absl::StrCat("cuStreamSynchronize(", AddressText(stream), ")");
@@ -638,7 +639,7 @@ TEST_F(CudaPluginTest, AFreeThatTheDriverRefusesIsAnError) {
   EXPECT_TRUE(ErrorSays("cuMemFreeAsync: CUDA_ERROR_INVALID_VALUE (1)"));
 }
 
-TEST_F(CudaPluginTest, FreeingAfterTheDriversEndIsFine) {
+TEST_F(CudaPluginTest, FreeingAfterTheDriverHasEndedIsNotAnError) {
   void* const data = Allocate(0, 8);
   driver_.Fail("cuMemFreeAsync", kCudaDeinitialized);
   EXPECT_EQ(plugin_.Deallocate(0, data, 8, nullptr, &error_), SHERD_OK);
@@ -699,7 +700,7 @@ TEST_F(CudaPluginTest, CountsMemory) {
   EXPECT_EQ(memory.cached_bytes, 0u);
 }
 
-TEST_F(CudaPluginTest, PinnedMemoryGoesRound) {
+TEST_F(CudaPluginTest, PinnedMemoryIsReused) {
   void* first = nullptr;
   ASSERT_EQ(plugin_.AllocatePinned(5000, &first, &error_), SHERD_OK);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(first) % 4096, 0u);
@@ -753,7 +754,7 @@ TEST_F(CudaPluginTest, PinnedMemoryWastesLittle) {
   }
 }
 
-TEST_F(CudaPluginTest, PinnedMemoryThatRunsOutGivesUpWhatItKeeps) {
+TEST_F(CudaPluginTest, CachedPinnedMemoryIsFreedBeforePinnedMemoryRunsOut) {
   void* kept = nullptr;
   ASSERT_EQ(plugin_.AllocatePinned(1, &kept, &error_), SHERD_OK);
   plugin_.DeallocatePinned(kept, 1);
@@ -787,7 +788,7 @@ TEST_F(CudaPluginTest, LocatesMemory) {
   }
 }
 
-TEST_F(CudaPluginTest, LocatesWithWhateverContextThereIs) {
+TEST_F(CudaPluginTest, LocatesMemoryWithAnyCurrentContext) {
   // The driver wants one.
   int32_t device = 5;
   ASSERT_EQ(plugin_.Locate(&device, &device, &error_), SHERD_OK);

@@ -151,7 +151,7 @@ TEST_F(CudaTensorsTest, PinnedMemoryIsCopiedInTheOrderOfTheStream) {
   EXPECT_TRUE(next.Equal(Iota({1000})));
 }
 
-TEST_F(CudaTensorsTest, ATensorMayGoWhileAnotherStreamUsesIt) {
+TEST_F(CudaTensorsTest, ATensorMayBeDestroyedWhileAnotherStreamUsesIt) {
   const DeviceStream stream = runtime_->CreateStream(0).value();
   for (int i = 0; i < 20; ++i) {
     Tensor src =
@@ -202,7 +202,7 @@ TEST_F(CudaTensorsTest, MemoryOfOthersIsBorrowedWhereItLies) {
   EXPECT_EQ(runtime_->Locate(pinned.data()).value(), kHost);
 }
 
-TEST_F(CudaTensorsTest, OutOfMemoryIsAnErrorAndEverythingGoesOn) {
+TEST_F(CudaTensorsTest, OutOfMemoryIsAnErrorAndTheDeviceStaysUsable) {
   const uint64_t all = runtime_->Properties(0)->total_bytes;
   const Tensor before = Iota({3}).To(kGpu).value();
   EXPECT_THAT(Tensor::Empty({2 * static_cast<int64_t>(all)},

@@ -196,7 +196,7 @@ TEST_F(CudaWorkTest, FillsWithoutGapsByTheDriver) {
   EXPECT_TRUE(ErrorSays("cuMemset"));
 }
 
-TEST_F(CudaWorkTest, FillsEverythingElseByAKernel) {
+TEST_F(CudaWorkTest, FillsAllOtherLayoutsByAKernel) {
   char* const data = static_cast<char*>(Allocate(0, 4096));
   const uint32_t word = 0x3f800001;
   EXPECT_EQ(Fill(0, data, &word, 4, /*gap=*/2), SHERD_OK);
@@ -348,7 +348,7 @@ TEST_F(CudaWorkTest, ImpossibleArgumentsAreRefusedBeforeAnythingIsQueued) {
 // So many boxes do not fit into a launch.
 constexpr int kManyBoxes = 500;
 
-TEST_F(CudaWorkTest, TablesTravelThroughPinnedMemoryThatGoesRound) {
+TEST_F(CudaWorkTest, TablesAreCopiedThroughPinnedMemoryThatIsReused) {
   CUstream const stream = streams_[0];
   {
     const auto held = EmulatedDriver::HoldStreams();

@@ -202,7 +202,7 @@ Tensor MakeTensor(const RandomCase& test_case, DType dtype) {
   return *tensor.Permute(order);
 }
 
-TEST(ElementPlanTest, DrawsBitByBitWhatTheHostDraws) {
+TEST(ElementPlanTest, DrawsTheSameBitsAsTheHost) {
   const std::vector<RandomCase> cases = {
       {{}, {}, {}},
       {{1}, {0}, {1}},

@@ -60,7 +60,7 @@ class IpcMemoryTest : public ::testing::Test {
   sherd_error_v0 error_ = {};
 };
 
-TEST_F(IpcMemoryTest, ImportsWhatWasExported) {
+TEST_F(IpcMemoryTest, ImportsExportedMemory) {
   const sherd_device_handle_v0 handle = Export(256, 1024);
   void* data = nullptr;
   ASSERT_EQ(ipc_.Import(handle, &data, &error_), SHERD_OK);

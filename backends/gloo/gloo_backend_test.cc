@@ -45,7 +45,7 @@ class GlooBackendTest : public sherd::testing::DistributedTest {
   }
 };
 
-SHERD_DIST_TEST_F(GlooBackendTest, EveryRankNamesTheOneThatWasKilled) {
+SHERD_DIST_TEST_F(GlooBackendTest, EveryRankNamesTheKilledRank) {
   if (world_size() == 1) return;
   ExpectRankDies(failed_rank(), SIGKILL);
   ASSERT_THAT(group().Barrier(), IsOk());
@@ -85,7 +85,7 @@ SHERD_DIST_TEST_F(GlooBackendTest, ARankKilledInTheMiddleOfALargeTransfer) {
   ExpectLost(work.Wait());
 }
 
-SHERD_DIST_TEST_F(GlooBackendTest, WhateverRunsEndsWhenARankIsKilled) {
+SHERD_DIST_TEST_F(GlooBackendTest, RunningOperationsEndWhenARankIsKilled) {
   if (world_size() == 1) return;
   ExpectRankDies(failed_rank(), SIGKILL);
   // Far more than sockets buffer, in a group per operation.
@@ -113,11 +113,11 @@ SHERD_DIST_TEST_F(GlooBackendTest, WhateverRunsEndsWhenARankIsKilled) {
       },
       [&](ProcessGroup& g) { return g.SendAsync(own, failed_rank()); },
       [&](ProcessGroup& g) { return g.RecvAsync(result, failed_rank()); }};
-  std::vector<int> everybody(world_size());
-  std::iota(everybody.begin(), everybody.end(), 0);
+  std::vector<int> all_ranks(world_size());
+  std::iota(all_ranks.begin(), all_ranks.end(), 0);
   std::vector<std::shared_ptr<ProcessGroup>> groups;
   for (size_t i = 0; i < calls.size(); ++i) {
-    auto made = group().NewGroup(everybody);
+    auto made = group().NewGroup(all_ranks);
     ASSERT_THAT(made, IsOk());
     groups.push_back(*std::move(made));
   }
@@ -147,7 +147,7 @@ SHERD_DIST_TEST_F(GlooBackendTest, RanksThatWaitForOthersNameTheFirstCause) {
   ExpectLost(group().Broadcast(absl::MakeSpan(token), failed_rank()));
 }
 
-SHERD_DIST_TEST_F(GlooBackendTest, EveryRankNamesTheOneThatIsStopped,
+SHERD_DIST_TEST_F(GlooBackendTest, EveryRankNamesTheStoppedRank,
                   (WithComms{.timeout = absl::Seconds(2)})) {
   if (world_size() == 1) return;
   ExpectRankDies(failed_rank(), SIGKILL);
@@ -176,7 +176,7 @@ SHERD_DIST_TEST_F(GlooBackendTest, EveryRankNamesTheOneThatIsStopped,
   kill(std::stoi(*pid), SIGKILL);
 }
 
-SHERD_DIST_TEST_F(GlooBackendTest, EveryRankNamesTheOneThatLeft) {
+SHERD_DIST_TEST_F(GlooBackendTest, EveryRankNamesTheRankThatLeft) {
   if (world_size() == 1) return;
   SkipFinalBarrier();
   ASSERT_THAT(group().Barrier(), IsOk());
@@ -210,7 +210,7 @@ SHERD_DIST_TEST_F(GlooBackendTest, AbortEndsAWaitOnThisRankAndOnTheOthers) {
   EXPECT_EQ(ErrorRank(status), failed_rank());
 }
 
-SHERD_DIST_TEST_F(GlooBackendTest, DifferentWorldSizesAreSaidPlainly,
+SHERD_DIST_TEST_F(GlooBackendTest, DifferentWorldSizesAreAnErrorThatSaysSo,
                   WithoutComms{}) {
   if (world_size() == 1) return;
   const auto group =

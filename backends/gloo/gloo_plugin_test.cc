@@ -164,7 +164,7 @@ TEST(GlooPluginConnectTest, AnUnrelatedConnectionIsNotAPeer) {
   }
 }
 
-TEST(GlooPluginFailureTest, AbortEndsEverythingThatRuns) {
+TEST(GlooPluginFailureTest, AbortEndsAllRunningOperations) {
   RunPluginRanks(3, [](PluginRank& self) {
     if (self.rank() == 2) {
       // Never does anything, until the others have given up.
@@ -251,7 +251,7 @@ TEST(GlooPluginFailureTest, ARankThatLeavesIsNamedAndOthersGoOnWithoutIt) {
   });
 }
 
-TEST(GlooPluginFailureTest, ARankThatLeavesEarlySpoilsNothingForTheRest) {
+TEST(GlooPluginFailureTest, ARankThatLeavesEarlyDoesNotFailTheOthers) {
   // Rank 0 releases the others one after another; the first exits while the
   // next still waits.
   for (int round = 0; round < 20; ++round) {

@@ -73,7 +73,7 @@ TEST_F(DeviceLoaderTest, LoadsAPluginFromAFile) {
   EXPECT_EQ((*device)->DeviceCount().value(), 2);
 }
 
-TEST_F(DeviceLoaderTest, PrefersWhatIsLinkedStatically) {
+TEST_F(DeviceLoaderTest, PrefersPluginsThatAreLinkedStatically) {
   const auto device = LoadDevice("tiny_device", {"backends"});
   ASSERT_THAT(device, IsOk());
   EXPECT_EQ((*device)->origin(), "linked statically");
@@ -90,7 +90,7 @@ TEST_F(DeviceLoaderTest, InstallsItselfAsTheLoaderOfDeviceRuntime) {
                      HasSubstr("Set SHERD_PLUGIN_PATH"))));
 }
 
-TEST_F(DeviceLoaderTest, AMissingPluginListsWhatWasTried) {
+TEST_F(DeviceLoaderTest, AMissingPluginListsThePathsTried) {
   EXPECT_THAT(LoadDevice("cuda", {"/a", "/b"}),
               StatusIs(absl::StatusCode::kNotFound,
                        AllOf(HasSubstr("There is no device plugin cuda"),
@@ -269,7 +269,7 @@ struct Lack {
 
 class DeviceTableTest : public ::testing::TestWithParam<Lack> {};
 
-TEST_P(DeviceTableTest, IsRefusedWithWhatWasExpected) {
+TEST_P(DeviceTableTest, IsRefusedWithTheExpectation) {
   sherd_device_v0 table = WholeTable();
   ASSERT_THAT(AdaptDevice(&table, "x.so"), IsOk());
   GetParam().take(table);
@@ -397,7 +397,7 @@ TEST_F(PluginDeviceTest, ADeviceThatIsNotThereNeverReachesThePlugin) {
             absl::StatusCode::kOutOfRange);
 }
 
-TEST_F(PluginDeviceTest, WhatIsNotThereIsAnError) {
+TEST_F(PluginDeviceTest, NullResultsWithoutAnErrorAreInternalErrors) {
   DeviceRuntime& device = Adapt();
   EXPECT_THAT(
       Storage::Allocate(8, *device.MemoryOf(0).value()),
@@ -475,7 +475,7 @@ TEST_F(PluginDeviceTest, ReportsWhereMemoryIs) {
 }
 
 // Boxes without elements never reach the plugin.
-TEST_F(PluginDeviceTest, LeavesOutWhatIsEmpty) {
+TEST_F(PluginDeviceTest, BoxesWithoutElementsDoNotReachThePlugin) {
   script.code = SHERD_INTERNAL;
   DeviceRuntime& device = Adapt();
   const int64_t none[] = {4, 0};

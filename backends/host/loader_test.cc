@@ -67,7 +67,7 @@ TEST_F(LoaderTest, LoadsAPluginFromAFile) {
   EXPECT_THAT((*backend)->Probe(), IsOk());
 }
 
-TEST_F(LoaderTest, PrefersWhatIsLinkedStatically) {
+TEST_F(LoaderTest, PrefersPluginsThatAreLinkedStatically) {
   const auto backend = LoadBackend("local", {directory_});
   ASSERT_THAT(backend, IsOk());
   EXPECT_EQ((*backend)->info().origin, "linked statically");
@@ -82,7 +82,7 @@ TEST_F(LoaderTest, InstallsItselfInTheRegistry) {
               StatusIs(absl::StatusCode::kNotFound));
 }
 
-TEST_F(LoaderTest, AMissingPluginListsWhatWasTried) {
+TEST_F(LoaderTest, AMissingPluginListsThePathsTried) {
   EXPECT_THAT(LoadBackend("hccl", {"/a", "/b"}),
               StatusIs(absl::StatusCode::kNotFound,
                        AllOf(HasSubstr("Backend hccl not supported!"),
@@ -198,7 +198,7 @@ struct Lack {
 
 class TableTest : public ::testing::TestWithParam<Lack> {};
 
-TEST_P(TableTest, IsRefusedWithWhatWasExpected) {
+TEST_P(TableTest, IsRefusedWithTheExpectation) {
   sherd_plugin_v0 table = WholeTable();
   ASSERT_THAT(AdaptPlugin(&table, "x.so"), IsOk());
   GetParam().take(table);
@@ -280,7 +280,7 @@ struct MemoryLack {
 
 class MemoryTableTest : public ::testing::TestWithParam<MemoryLack> {};
 
-TEST_P(MemoryTableTest, IsRefusedWithWhatWasExpected) {
+TEST_P(MemoryTableTest, IsRefusedWithTheExpectation) {
   sherd_plugin_v0 table = WholeTable();
   sherd_memory_v0 memory = WholeMemory();
   table.memory = &memory;

@@ -186,7 +186,7 @@ TEST(LocalMessageTest, AnotherLengthIsAnErrorAtBothEnds) {
   });
 }
 
-TEST(LocalMessageTest, ADeadlineNamesThePeerAndLeavesNothingToMatch) {
+TEST(LocalMessageTest, ADeadlineNamesThePeerAndRemovesTheMessage) {
   RunPluginRanks(2, [](PluginRank& self) {
     std::vector<char> data(4, static_cast<char>(self.rank()));
     if (self.rank() == 0) {
@@ -223,7 +223,7 @@ TEST(LocalMessageTest, ARankThatLeavesEndsTheWaitsForItOnly) {
   });
 }
 
-TEST(LocalMessageTest, AbortEndsWhatThisRankItselfWaitsFor) {
+TEST(LocalMessageTest, AbortEndsTheWaitsOfThisRank) {
   RunPluginRanks(2, [](PluginRank& self) {
     if (self.rank() == 1) {
       std::vector<char> token(1);
@@ -255,7 +255,7 @@ TEST(LocalMessageTest, ItsOwnAbortComesBeforeAPeerThatLeftEarlier) {
   });
 }
 
-TEST(LocalMessageTest, AbortEndsWhatTheOthersWaitFor) {
+TEST(LocalMessageTest, AbortEndsTheWaitsOfOtherRanks) {
   RunPluginRanks(3, [](PluginRank& self) {
     if (self.rank() == 2) {
       self.Abort();

@@ -293,7 +293,7 @@ TEST_F(NcclCommunicatorTest, CutsWordsThatAreTooLong) {
   }
 }
 
-TEST_F(NcclCommunicatorTest, EndsWhatItBeganWhenAnotherRankFails) {
+TEST_F(NcclCommunicatorTest, AbortsItsCommunicatorWhenAnotherRankFails) {
   nccl_.NeverReady();
   nccl_.Return("ncclCommInitRankConfig", kNcclUnhandledCudaError, 1);
   nccl_.SetLastError("Failed to CUDA calloc: out of memory");
@@ -470,7 +470,7 @@ TEST_F(NcclCommunicatorTest, PassesEachOperationToNccl) {
   }
 }
 
-TEST_F(NcclCommunicatorTest, RefusesWhatNcclLacks) {
+TEST_F(NcclCommunicatorTest, RefusesOperationsThatNcclLacks) {
   const std::shared_ptr<NcclCommunicator> comm = CreateOne();
   for (const sherd_op_v0& op :
        {sherd_op_v0{.op = SHERD_NUM_OPERATIONS}, sherd_op_v0{.op = -1},
@@ -567,7 +567,7 @@ TEST_F(NcclCommunicatorTest, EndsABatchInWhichSomethingFailed) {
 }
 
 // As with NCCL_COMM_BLOCKING=0.
-TEST_F(NcclCommunicatorTest, PollsWhatIsStillBeingQueued) {
+TEST_F(NcclCommunicatorTest, PollsAnOperationThatIsStillBeingQueued) {
   const std::shared_ptr<NcclCommunicator> comm = CreateOne();
   nccl_.Return("ncclBroadcast", kNcclInProgress);
   const int polls = nccl_.polls();
@@ -824,13 +824,13 @@ TEST_F(NcclCommunicatorTest, EndsAChildThatCouldNotBeMadeAfterItsParent) {
               ElementsAre("ncclCommAbort(base 0)", "ncclCommAbort(work 0)"));
 }
 
-TEST_F(NcclCommunicatorTest, ItsDestructorCallsNothing) {
+TEST_F(NcclCommunicatorTest, ItsDestructorMakesNoCallOfNccl) {
   std::shared_ptr<NcclCommunicator> comm = CreateOne();
   comm.reset();
   EXPECT_THAT(nccl_.calls(), IsEmpty());
 }
 
-TEST_F(NcclCommunicatorTest, SplitsTheOneWithoutOperations) {
+TEST_F(NcclCommunicatorTest, SplitsTheCommunicatorThatRunsNoOperations) {
   const std::shared_ptr<NcclCommunicator> comm = CreateOne();
   MemoryKv kv;
   std::shared_ptr<NcclCommunicator> child;
@@ -874,7 +874,7 @@ TEST_F(NcclCommunicatorTest, NotifiesTheOthersOfASplitThatFailed) {
 }
 
 // NCCL may still write to where the child was wanted.
-TEST_F(NcclCommunicatorTest, KeepsWhatNcclIsStillMaking) {
+TEST_F(NcclCommunicatorTest, KeepsTheMemoryOfAChildThatNcclIsStillCreating) {
   const std::shared_ptr<NcclCommunicator> comm = CreateOne();
   MemoryKv kv;
   nccl_.NeverReady();
@@ -938,7 +938,7 @@ TEST_F(NcclCommunicatorTest, RegistersMemory) {
   EXPECT_EQ(comm->Post(kBroadcast, &error), SHERD_OK);
 }
 
-TEST_F(NcclCommunicatorTest, DoesWithoutRegistration) {
+TEST_F(NcclCommunicatorTest, WithoutRegistrationInNcclItIsUnsupported) {
   library_.api.comm_register = nullptr;
   const std::shared_ptr<NcclCommunicator> comm = CreateOne();
   void* registration = nullptr;

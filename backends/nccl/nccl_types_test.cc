@@ -20,7 +20,7 @@ std::string Native(int32_t dtype) {
   return text;
 }
 
-TEST(NcclTypesTest, HasWhatNcclComputes) {
+TEST(NcclTypesTest, HasTheTypesAndReductionsOfNccl) {
   const struct {
     int32_t dtype;
     const char* native;

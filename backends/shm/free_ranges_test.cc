@@ -39,7 +39,7 @@ TEST(FreeRangesTest, NeighboursJoinOnBothSides) {
   EXPECT_EQ(ranges.count(), 0u);
 }
 
-TEST(FreeRangesTest, NothingJoinsAcrossAWall) {
+TEST(FreeRangesTest, RangesOfDifferentArenasDoNotJoin) {
   const std::set<uint64_t> walls = {100, 300};
   FreeRanges ranges(&walls);
   ranges.Add({50, 50});
@@ -105,7 +105,7 @@ class Model {
   std::vector<bool> free_;
 };
 
-TEST(FreeRangesTest, DoesWhatAModelDoesOnRandomBlocks) {
+TEST(FreeRangesTest, AgreesWithAModelOnRandomBlocks) {
   const uint32_t seed = std::random_device{}();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);

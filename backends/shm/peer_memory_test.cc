@@ -77,7 +77,7 @@ class ShmPeerMemoryTest : public sherd::testing::DistributedTest {
   }
 };
 
-SHERD_DIST_TEST_F(ShmPeerMemoryTest, AThousandGroupsLeaveNothing) {
+SHERD_DIST_TEST_F(ShmPeerMemoryTest, AThousandGroupsLeakNothing) {
   const std::shared_ptr<Storage> block = Allocate(group());
   int descriptors = 0, mappings = 0;
   for (int cycle = 0; cycle <= 1000; ++cycle) {

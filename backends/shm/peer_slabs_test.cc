@@ -204,7 +204,7 @@ class PeerSlabsTest : public ::testing::Test {
   sherd_error_v0 error_ = {};
 };
 
-TEST_F(PeerSlabsTest, WhatThePeerWroteIsReadAndWhatIsWrittenThePeerReads) {
+TEST_F(PeerSlabsTest, EachProcessReadsWhatTheOtherWrote) {
   Peer peer;
   PeerSlabs slabs(peer.identity());
   EXPECT_TRUE(slabs.CanOpen());
@@ -260,7 +260,7 @@ TEST_F(PeerSlabsTest, AHandleOfAFreedBlockIsStale) {
 }
 
 // The reader sees the new pages, not those that were returned.
-TEST_F(PeerSlabsTest, PagesThatCameAnewAreSeen) {
+TEST_F(PeerSlabsTest, ReallocatedPagesAreMappedAnew) {
   Peer peer;
   PeerSlabs slabs(peer.identity());
   const SlabHandle handle = peer.Allocate(4 * kMiB, 1);
@@ -331,7 +331,7 @@ TEST_F(PeerSlabsTest, DescriptorsOfOtherThingsAreErrors) {
   }
 }
 
-TEST_F(PeerSlabsTest, NoiseIsNotAHandle) {
+TEST_F(PeerSlabsTest, RandomBytesAreNotAHandle) {
   SlabHandle handle;
   EXPECT_FALSE(SlabHandle::Unpack({}, &handle));
   sherd_memory_handle_v0 noise;
@@ -354,7 +354,7 @@ TEST_F(PeerSlabsTest, NoiseIsNotAHandle) {
   EXPECT_EQ(handle.range, (SlabRange{13, 14}));
 }
 
-TEST_F(PeerSlabsTest, APeerThatDiedLeavesWhatWasMappedAndNothingElse) {
+TEST_F(PeerSlabsTest, OnlyMemoryThatWasMappedOutlivesAPeer) {
   Peer peer;
   const SlabHandle mapped = peer.Allocate(kMiB, 1);
   // In an arena of its own.
@@ -374,7 +374,7 @@ TEST_F(PeerSlabsTest, APeerThatDiedLeavesWhatWasMappedAndNothingElse) {
 }
 
 // The number belongs to another process by now.
-TEST_F(PeerSlabsTest, AReusedPidIsALostPeer) {
+TEST_F(PeerSlabsTest, AReusedPidIsADeadPeer) {
   Peer peer;
   const SlabHandle handle = peer.Allocate(kMiB, 1);
   PeerSlabs slabs({peer.identity().pid, /*start_time=*/1});

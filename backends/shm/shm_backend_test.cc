@@ -59,7 +59,7 @@ class ShmBackendTest : public sherd::testing::DistributedTest {
   }
 };
 
-SHERD_DIST_TEST_F(ShmBackendTest, EveryRankNamesTheOneThatWasKilled) {
+SHERD_DIST_TEST_F(ShmBackendTest, EveryRankNamesTheKilledRank) {
   ExpectRankDies(failed_rank(), SIGKILL);
   ASSERT_THAT(group().Barrier(), IsOk());
   ASSERT_THAT(WaitForRanks("ready"), IsOk());
@@ -116,7 +116,7 @@ SHERD_DIST_TEST_F(ShmBackendTest, ARankKilledBetweenTheEndsOfAMessage) {
   }
 }
 
-SHERD_DIST_TEST_F(ShmBackendTest, EveryRankNamesTheOneThatIsStopped,
+SHERD_DIST_TEST_F(ShmBackendTest, EveryRankNamesTheStoppedRank,
                   (WithComms{.timeout = absl::Seconds(2)})) {
   ExpectRankDies(failed_rank(), SIGKILL);
   ASSERT_THAT(
@@ -142,7 +142,7 @@ SHERD_DIST_TEST_F(ShmBackendTest, EveryRankNamesTheOneThatIsStopped,
   kill(std::stoi(*pid), SIGKILL);
 }
 
-SHERD_DIST_TEST_F(ShmBackendTest, EveryRankNamesTheOneThatLeft) {
+SHERD_DIST_TEST_F(ShmBackendTest, EveryRankNamesTheRankThatLeft) {
   SkipFinalBarrier();
   ASSERT_THAT(group().Barrier(), IsOk());
   ASSERT_THAT(WaitForRanks("ready"), IsOk());

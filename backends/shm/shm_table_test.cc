@@ -290,7 +290,7 @@ TEST_P(ShmCollectivesTest, ExchangesEntriesOfAnyLength) {
   });
 }
 
-TEST_P(ShmCollectivesTest, NothingButEvenEmptyEntriesIsFine) {
+TEST_P(ShmCollectivesTest, EmptyEntriesAloneAreValid) {
   RunRanks(size(), [&](Rank& rank) {
     const std::vector<sherd_bytes_v0> none(size());
     for (int32_t op : {SHERD_ALL_TO_ALL_V, SHERD_ALL_GATHER_V, SHERD_GATHER,
@@ -536,7 +536,7 @@ TEST_P(ShmCollectivesTest, OperationsFollowEachOtherInAnyOrder) {
 INSTANTIATE_TEST_SUITE_P(Sizes, ShmCollectivesTest,
                          ::testing::Values(2, 3, 4, 5, 8));
 
-TEST(ShmReductionsTest, AllThatTheTableNamesAreThoseOfTheHost) {
+TEST(ShmReductionsTest, AllReductionsOfTheTableEqualThoseOfTheHost) {
   constexpr int kSize = 3;
   constexpr size_t kCount = 37;
   RunRanks(kSize, [&](Rank& rank) {
@@ -1014,7 +1014,7 @@ int SharedMappings() {
   return count;
 }
 
-TEST(ShmGroupTest, HundredsLeaveNothingBehind) {
+TEST(ShmGroupTest, HundredsOfGroupsLeakNothing) {
   const auto live = [] {
     RunRanks(4, [](Rank& rank) {
       EXPECT_EQ(rank.Post({.op = SHERD_BARRIER}), SHERD_OK);

@@ -196,7 +196,7 @@ TEST(SlabAllocatorTest, AbsurdSizesAreRefusedBeforeAnythingIsTouched) {
   EXPECT_LT(ResidentBytes(), before + kMiB);
 }
 
-TEST(SlabAllocatorTest, LackOfPagesIsAnErrorAndNothingIsLost) {
+TEST(SlabAllocatorTest, LackOfPagesIsAnErrorAndLeaksNothing) {
   uint64_t left = 10 * kMiB;
   SlabAllocator allocator({.may_populate = [&left](uint64_t bytes) {
     if (bytes > left) return false;
@@ -369,7 +369,7 @@ void LiveARandomLife(SlabAllocator& allocator, uint32_t seed, int steps) {
   while (!held.empty()) ASSERT_NO_FATAL_FAILURE(drop(held.size() - 1));
 }
 
-TEST(SlabAllocatorTest, BlocksKeepWhatIsInThemThroughARandomLife) {
+TEST(SlabAllocatorTest, BlocksKeepTheirContentsThroughRandomCalls) {
   const uint32_t seed = std::random_device{}();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   SlabAllocator allocator({.arena_bytes = 16 * kMiB, .pool_bytes = 2 * kMiB});
@@ -378,7 +378,7 @@ TEST(SlabAllocatorTest, BlocksKeepWhatIsInThemThroughARandomLife) {
   EXPECT_LE(allocator.Statistics().arenas, 4u);
 }
 
-TEST(SlabAllocatorTest, ThreadsShareIt) {
+TEST(SlabAllocatorTest, ThreadsAllocateAndFreeAtOnce) {
   const uint32_t seed = std::random_device{}();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   SlabAllocator allocator({.arena_bytes = 16 * kMiB, .pool_bytes = 2 * kMiB});
@@ -479,7 +479,7 @@ TEST(SlabLimitTest, WhereAddressesAreFewArenasAreSmaller) {
             0);
 }
 
-TEST(MemoryHeadroomTest, IsBetweenNothingAndTheWholeMachine) {
+TEST(MemoryHeadroomTest, IsBetweenZeroAndTheMemoryOfTheMachine) {
   EXPECT_GT(MemoryHeadroom(), 0u);
   EXPECT_LT(MemoryHeadroom(), MachineMemory());
 }
