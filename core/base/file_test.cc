@@ -76,7 +76,7 @@ class FileTest : public ::testing::Test {
                ::testing::UnitTest::GetInstance()->current_test_info()->name());
 };
 
-TEST_F(FileTest, ReadsWhatWasWrittenAtOffsets) {
+TEST_F(FileTest, ReadsBytesWrittenAtOffsets) {
   auto file = files_.Create(Path("f"));
   ASSERT_THAT(file, IsOk());
   ASSERT_THAT((*file)->WriteAt(3, AsBytes("def")), IsOk());
@@ -105,7 +105,7 @@ TEST_F(FileTest, DistinguishesMissingFilesFromDirectories) {
   EXPECT_THAT(files_.Remove(Path("no")), StatusIs(absl::StatusCode::kNotFound));
 }
 
-TEST_F(FileTest, KindsAreTold) {
+TEST_F(FileTest, KindsOfPathsAreDistinguished) {
   ASSERT_THAT(WriteFileAtomically(files_, Path("f"), AsBytes("abc")), IsOk());
   ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
   ASSERT_EQ(symlink("f", Path("link").c_str()), 0);
@@ -125,7 +125,7 @@ TEST_F(FileTest, KindsAreTold) {
 }
 
 // Otherwise a disk with a transient error would look empty.
-TEST_F(FileTest, WhatCannotBeLookedAtIsNotTakenForMissing) {
+TEST_F(FileTest, AnInaccessiblePathIsNotReportedAsMissing) {
   ASSERT_EQ(symlink("loop", Path("loop").c_str()), 0);
   for (const std::string& path :
        {Path("loop"), Path("loop/f"), Path(std::string(300, 'n'))}) {
@@ -193,7 +193,7 @@ TEST_F(FileTest, AFileThatWasNotClosedDoesNotReplaceAnother) {
   EXPECT_THAT(files_.List(directory_), IsOkAndHolds(ElementsAre("f")));
 }
 
-TEST_F(FileTest, ARenameThatMayNotLastIsToldFromOneThatFailed) {
+TEST_F(FileTest, ARenameThatMayNotLastIsDistinguishedFromAFailure) {
   ASSERT_THAT(WriteFileAtomically(files_, Path("f"), AsBytes("old")), IsOk());
   FailAt(FaultPoint::kFileSyncDirectory);
   EXPECT_THAT(
@@ -279,7 +279,7 @@ TEST_F(DurableDirectoriesTest, AnExistingOneMayBeInADirectoryThatIsClosed) {
 
 // "/proc" stands for a file system that has no sync of directories, as the one
 // around a mount point may not.
-TEST_F(DurableDirectoriesTest, AnExistingOneMayBeWhereNothingCanBeSynced) {
+TEST_F(DurableDirectoriesTest, AnExistingOneMayBeInADirectoryWithoutSync) {
   ASSERT_THAT(files_.SyncDirectory("/proc"),
               StatusIs(absl::StatusCode::kUnimplemented, "/proc"));
   EXPECT_THAT(CreateDurableDirectories(files_, "/proc/self"), IsOk());

@@ -166,7 +166,7 @@ class IoEngineTest : public ::testing::Test {
   absl::Status done_error_;
 };
 
-TEST_F(IoEngineTest, ReadsWhatIsCachedAndWhatIsNot) {
+TEST_F(IoEngineTest, ReadsCachedAndUncachedPages) {
   for (const bool ask_cache : {true, false}) {
     IoEngine engine({.ask_cache = ask_cache});
     EXPECT_THAT(ReadRanges(engine), IsOk());
@@ -174,7 +174,7 @@ TEST_F(IoEngineTest, ReadsWhatIsCachedAndWhatIsNot) {
   }
 }
 
-TEST_F(IoEngineTest, ReadsWhatTheMediumAloneHas) {
+TEST_F(IoEngineTest, ReadsPagesThatAreNotCached) {
   ASSERT_EQ(fsync(fd_.get()), 0);
   ASSERT_EQ(posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
   IoEngine engine;
@@ -182,7 +182,7 @@ TEST_F(IoEngineTest, ReadsWhatTheMediumAloneHas) {
   EXPECT_THAT(ended_, Each(1));
 }
 
-TEST_F(IoEngineTest, WhatIsReadDirectlyIsNotReadIntoThePageCacheToo) {
+TEST_F(IoEngineTest, DirectReadsDoNotFillThePageCache) {
   ASSERT_EQ(fsync(fd_.get()), 0);
   ASSERT_EQ(posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
   const auto is_cached = [&] {
@@ -210,7 +210,7 @@ TEST_F(IoEngineTest, WhatIsReadDirectlyIsNotReadIntoThePageCacheToo) {
   }
 }
 
-TEST_F(IoEngineTest, WhatIsCachedNeedsNoQueue) {
+TEST_F(IoEngineTest, CachedReadsNeedNoQueue) {
   IoEngine engine(
       {.make_queue = [this] { return std::make_unique<FakeQueue>(fake_); }});
   EXPECT_THAT(ReadRanges(engine), IsOk());
@@ -323,7 +323,7 @@ TEST_F(IoEngineTest, ShortReadsGoOn) {
   EXPECT_THAT(ended_, Each(1));
 }
 
-TEST_F(IoEngineTest, InterruptedAndRefusedReadsAreDoneInAnotherWay) {
+TEST_F(IoEngineTest, InterruptedAndRefusedReadsAreRetriedOnAnotherPath) {
   for (const int64_t result :
        {-EINTR, -EAGAIN, -EINVAL, -EOPNOTSUPP, -ENOTBLK, -EIO}) {
     IoEngine engine = MakeFake();
@@ -419,7 +419,7 @@ TEST_F(IoEngineTest, AnErrorOfTheCallerEndsIt) {
   EXPECT_EQ(fake_.in_flight, 0);
 }
 
-TEST_F(IoEngineTest, WithoutAQueueItReadsOneByOneAndSaysWhy) {
+TEST_F(IoEngineTest, WithoutAQueueItReadsOneByOneAndReportsWhy) {
   int asked = 0;
   IoEngine engine(
       {.make_queue = [&]() -> absl::StatusOr<std::unique_ptr<IoQueue>> {
@@ -467,7 +467,7 @@ TEST_F(IoEngineTest, AChildMakesAQueueOfItsOwn) {
   EXPECT_THAT(ReadRanges(engine), IsOk());
 }
 
-TEST(IoUringTest, EndsWhatIsInFlightBeforeItIsDestroyed) {
+TEST(IoUringTest, EndsRequestsInFlightBeforeItIsDestroyed) {
   auto queue = CreateIoUring(4);
   if (absl::IsUnimplemented(queue.status())) {
     GTEST_SKIP() << queue.status().message();
@@ -494,7 +494,7 @@ TEST(IoUringTest, EndsWhatIsInFlightBeforeItIsDestroyed) {
   writer.join();
 }
 
-TEST(IoUringTest, WritesWhatTheBufferHas) {
+TEST(IoUringTest, WritesTheBytesOfTheBuffer) {
   auto queue = CreateIoUring(2);
   if (!queue.ok()) GTEST_SKIP() << queue.status().message();
   const std::string path = ::testing::TempDir() + "/written";
@@ -533,7 +533,7 @@ TEST(IoUringTest, AnErrorOfAReadIsItsResult) {
   EXPECT_EQ(ended.result, -EBADF);
 }
 
-TEST(IoUringTest, WhatCannotBeMadeIsSaid) {
+TEST(IoUringTest, AQueueThatCannotBeCreatedIsReported) {
   const auto queue = CreateIoUring(0);
   EXPECT_THAT(queue.status(), StatusIs(absl::StatusCode::kUnimplemented,
                                        StartsWith("io_uring_setup: ")));
@@ -553,7 +553,7 @@ struct DirectCase {
   const char* expected;
 };
 
-TEST(DirectReadsTest, AFileThatIsThereTellsWhereNoneCanBeCreated) {
+TEST(DirectReadsTest, AnExistingFileIsTriedWhereNoneCanBeCreated) {
   const std::string folder =
       absl::StrCat(::testing::TempDir(), "/direct_reads");
   const std::string path = absl::StrCat(folder, "/file");

@@ -34,7 +34,7 @@ TEST_F(KnobsTest, TheTableIsInTheOrderOfTheEnumWithoutDuplicates) {
   }
 }
 
-TEST_F(KnobsTest, AnAbsentOrEmptyNumberIsNothing) {
+TEST_F(KnobsTest, AnAbsentOrEmptyNumberIsNullopt) {
   unsetenv("WORLD_SIZE");
   EXPECT_THAT(GetIntKnob(Knob::kWorldSize, 1, 8),
               IsOkAndHolds(Eq(std::nullopt)));

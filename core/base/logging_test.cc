@@ -35,7 +35,7 @@ TEST_F(LogSinkTest, GetsTheLinesInPlaceOfStandardError) {
             (std::vector<std::string>{"logging_test.cc 3 disk 7 is full"}));
 }
 
-TEST_F(LogSinkTest, GivesWayToStandardErrorAgain) {
+TEST_F(LogSinkTest, WithoutItLinesGoToStandardErrorAgain) {
   SetLogSink(nullptr);
   ::testing::internal::CaptureStderr();
   SHERD_LOG(kError) << "over here";

@@ -19,7 +19,7 @@ TEST(PrintableTextTest, ColoursAreLeftOut) {
             "red green.");
 }
 
-TEST(PrintableTextTest, WhatXmlCannotHoldIsWrittenInHex) {
+TEST(PrintableTextTest, CharactersThatXmlCannotHoldAreWrittenInHex) {
   EXPECT_EQ(PrintableText(std::string("a\0b", 3)), "a\\x00b");
   EXPECT_EQ(PrintableText("\x01\x08\x7f\r."), "\\x01\\x08\\x7f\\x0d.");
   EXPECT_EQ(PrintableText("\xef\xbf\xbe"), "\\xef\\xbf\\xbe");

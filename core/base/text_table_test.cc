@@ -17,7 +17,7 @@ TEST(TextTableTest, AlignsColumnsByCharactersAndEndsLinesWithoutBlanks) {
             "a.long.name  3456789\n");
 }
 
-TEST(TextTableTest, EscapesAndShortensWhatComesFromFiles) {
+TEST(TextTableTest, EscapesAndShortensTextFromFiles) {
   TextTable table({{"tensor", TextTable::Align::kLeft, 7}, {"layout"}});
   table.AddRow({"a\x1b[31m\nb", "rows\a"});
   table.AddRow({"a.very.long.name", "columns that are not shortened"});
