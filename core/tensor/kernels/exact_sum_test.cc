@@ -43,7 +43,7 @@ TEST(ExactSumTest, RoundsTheTrueSumOnce) {
   EXPECT_EQ(SumOf(std::vector<double>(10000, 0.1)), 1000.0000000000000555);
 }
 
-TEST(ExactSumTest, KeepsWhatDoesNotFitInADoubleOnTheWay) {
+TEST(ExactSumTest, IntermediateSumsMayExceedADouble) {
   EXPECT_EQ(SumOf({kMax, kMax, -kMax}), kMax);
   EXPECT_EQ(SumOf({kMax, kMax}), kInf);
   EXPECT_EQ(SumOf({-kMax, -kMax}), -kInf);

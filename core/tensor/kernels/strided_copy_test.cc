@@ -315,7 +315,7 @@ TEST(StridedCopyTest, AllocatesNothing) {
   EXPECT_GT(allocations, 0);
 }
 
-TEST(IsContiguousRunTest, IsTrueForWhatOneMemcpyWouldCopy) {
+TEST(IsContiguousRunTest, IsTrueIfOneMemcpyWouldDo) {
   EXPECT_TRUE(IsContiguousRun({}, {}));
   EXPECT_TRUE(IsContiguousRun({3, 20}, {20, 1}));
   EXPECT_TRUE(IsContiguousRun({1, 20}, {50, 1}));

@@ -226,7 +226,7 @@ TEST_F(DeviceTensorTest, CopiesBetweenDevicesAreInTheOrderOfBothStreams) {
 }
 
 // A tensor that is destroyed while another stream works on it.
-TEST_F(DeviceTensorTest, MayGoWhileAnotherStreamReadsIt) {
+TEST_F(DeviceTensorTest, MayBeDestroyedWhileAnotherStreamReadsIt) {
   const DeviceStream stream = fake_.CreateStream(0, false).value();
   Tensor src = Iota({4}).To(kGpu).value();
   ASSERT_THAT(fake_.Synchronize({kGpu, nullptr}), IsOk());
@@ -241,7 +241,7 @@ TEST_F(DeviceTensorTest, MayGoWhileAnotherStreamReadsIt) {
   EXPECT_TRUE(dst.Equal(Iota({4}))) << dst;
 }
 
-TEST_F(DeviceTensorTest, MayGoWhileAnotherStreamFillsIt) {
+TEST_F(DeviceTensorTest, MayBeDestroyedWhileAnotherStreamFillsIt) {
   const DeviceStream stream = fake_.CreateStream(0, false).value();
   Tensor tensor = Tensor::Zeros({4}, {.device = kGpu}).value();
   const void* const data = tensor.data();
@@ -326,7 +326,7 @@ TEST_F(DeviceTensorTest, BorrowsMemoryOfOthers) {
               IsOk());
 }
 
-TEST_F(DeviceTensorTest, RefusesToBorrowWhatLiesElsewhere) {
+TEST_F(DeviceTensorTest, RefusesToBorrowMemoryOfOtherDevices) {
   const Tensor owner = Iota({4}).To(kOther).value();
   Tensor host = Iota({4});
   const Tensor pinned =

@@ -131,7 +131,7 @@ TEST(MayShareMemoryTest, IsExactForViewsOfOneTensor) {
   EXPECT_GT(apart_in_one_range, 100);
 }
 
-TEST(MayShareMemoryTest, NeverCallsApartWhatSharesMemory) {
+TEST(MayShareMemoryTest, NeverTakesSharedMemoryForDisjoint) {
   uint32_t seed;
   std::mt19937 random = SeededRandom(seed);
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
@@ -195,7 +195,7 @@ TEST(MayShareMemoryTest, GivesUpOnStridesThatTakeTooLong) {
   (void)MayShareMemory(a.Get(), b.Get());  // Ends.
 }
 
-TEST(MayShareMemoryTest, NothingSharesMemoryWithWhatTouchesNone) {
+TEST(MayShareMemoryTest, AViewWithoutElementsSharesNoMemory) {
   const Box some = {.sizes = {4}, .strides = {1}};
   const Box empty = {.sizes = {4, 0}, .strides = {1, 1}};
   EXPECT_FALSE(MayShareMemory(some.Get(), empty.Get()));

@@ -92,7 +92,7 @@ TEST(ContiguousStridesTest, AreRowMajor) {
   EXPECT_THAT(ContiguousStrides({2, 0, 4}), ElementsAre(4, 4, 1));
 }
 
-TEST(IsContiguousTest, IgnoresWhatDoesNotMatter) {
+TEST(IsContiguousTest, IgnoresStridesWithoutEffect) {
   EXPECT_TRUE(IsContiguous({}, {}));
   EXPECT_TRUE(IsContiguous({3, 4}, {4, 1}));
   EXPECT_TRUE(IsContiguous({1, 4}, {99, 1}));

@@ -139,7 +139,7 @@ TEST(StorageTest, BorrowedMemoryIsKeptAliveAndNotFreed) {
   EXPECT_TRUE(watch.expired());
 }
 
-TEST(StorageTest, ReadOnlyLoansAreMarked) {
+TEST(StorageTest, ReadOnlyBorrowedMemoryIsMarked) {
   static constexpr int kData[4] = {1, 2, 3, 4};
   const std::shared_ptr<Storage> storage =
       Storage::BorrowReadOnly(kData, sizeof(kData)).value();

@@ -724,7 +724,7 @@ TEST(CopyTest, CopyFromRefusesOtherShapesAndDTypes) {
   EXPECT_THAT(tensor.CopyFrom(Tensor()), StatusIs(kPrecondition, "undefined"));
 }
 
-TEST(CopyTest, OverlappingViewsAreCopiedAsIfTheSourceStoodStill) {
+TEST(CopyTest, OverlappingViewsAreCopiedAsIfTheSourceDidNotChange) {
   Tensor tensor = Iota({6});
   Tensor right = tensor.Narrow(0, 1, 5).value();
   ASSERT_THAT(right.CopyFrom(tensor.Narrow(0, 0, 5).value()), IsOk());
