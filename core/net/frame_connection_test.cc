@@ -294,7 +294,7 @@ TEST(FrameConnectionTest, AFrameWithATailHasTheDocumentedBytes) {
             "000000000000000000000000");
 }
 
-TEST(FrameConnectionTest, WithoutTailsFramesAreAsEver) {
+TEST(FrameConnectionTest, FramesWithoutTailsKeepTheirFormat) {
   const std::unique_ptr<EventLoop> loop = NewLoop();
   auto [own, other] = SocketPair();
   End end(loop.get(), std::move(own), {});
@@ -544,7 +544,7 @@ TEST(FrameConnectionTest, AConnectionThatIsClosedWritesNoMore) {
   EXPECT_EQ(end.closed().size(), 1u);
 }
 
-TEST(FrameConnectionTest, AGentleCloseInATailWritesNoMore) {
+TEST(FrameConnectionTest, AGracefulCloseWithinATailWritesNoMore) {
   const std::unique_ptr<EventLoop> loop = NewLoop();
   auto [own, other] = SocketPair();
   End end(loop.get(), std::move(own), WithTails());
@@ -581,7 +581,7 @@ TEST(FrameConnectionTest, TheEndOfTheOtherInATailIsReportedOnce) {
   EXPECT_THAT(log.sent()[0], IsEmpty());
 }
 
-TEST(FrameConnectionTest, FramesThatDoNotLeaveHearWhyBeforeTheEndIsReported) {
+TEST(FrameConnectionTest, UnsentFramesGetTheReasonBeforeTheEndIsReported) {
   const std::unique_ptr<EventLoop> loop = NewLoop();
   auto [own, other] = SocketPair();
   const std::string tail(1 << 20, 'x');
@@ -720,7 +720,7 @@ TEST(FrameConnectionTest, DataSentBeforeTheEndIsReceived) {
   EXPECT_THAT(end.frames(), ElementsAre(End::Frame{"bye", "", true}));
 }
 
-TEST(FrameConnectionTest, BothEndsMaySendAtOnceWhatNoSocketHolds) {
+TEST(FrameConnectionTest, BothEndsMaySendMoreThanASocketHoldsAtOnce) {
   SentLog log;
   const std::string tails[] = {Pattern(64 << 20, 1), Pattern(64 << 20, 2)};
   const std::unique_ptr<EventLoop> loops[] = {NewLoop(), NewLoop()};
@@ -835,7 +835,7 @@ TEST(FrameConnectionTest, AFrameThatDidNotLeaveIsNotReportedAsSent) {
   }
 }
 
-TEST(FrameConnectionTest, AGentleCloseSendsTailsThatWait) {
+TEST(FrameConnectionTest, AGracefulCloseSendsQueuedTails) {
   const std::unique_ptr<EventLoop> loop = NewLoop();
   auto [own, other] = SocketPair();
   End end(loop.get(), std::move(own), WithTails());
@@ -969,7 +969,7 @@ TEST(FrameConnectionTest, SentFramesNoLongerCount) {
   EXPECT_THAT(end.closed(), IsEmpty());
 }
 
-TEST(FrameConnectionTest, TinyFramesThatWaitCountWithWhatTheyCost) {
+TEST(FrameConnectionTest, TinyQueuedFramesCountWithTheirOverhead) {
   const std::unique_ptr<EventLoop> loop = NewLoop();
   auto [own, other] = SocketPair();
   End end(loop.get(), std::move(own),

@@ -204,7 +204,7 @@ TEST(FrameServerTest, AFrameMayComeSlowerThanTheTimeoutIfItIsNotHalf) {
   EXPECT_EQ(Receive(quiet, 8), EncodeFrame("here"));
 }
 
-TEST(FrameServerTest, StrangersDoNotKeepOutMembers) {
+TEST(FrameServerTest, ConnectionsWithoutAProofDoNotKeepOutMembers) {
   EchoServer server({.max_connections = 2});
   SHERD_ASSERT_OK_AND_ASSIGN(
       const SocketAddress address,

@@ -93,7 +93,7 @@ TEST(HandshakeTest, TheSecretNeverTravels) {
 }
 
 // A proof observed in one handshake is useless in the next.
-TEST(HandshakeTest, AProofIsGoodForOneConversation) {
+TEST(HandshakeTest, AProofIsValidForOneConnection) {
   ClientHandshake client(kProtocol, "key", kClientNonce);
   ServerHandshake server(kProtocol, "key", kServerNonce);
   SHERD_ASSERT_OK_AND_ASSIGN(const std::string challenge,
@@ -114,7 +114,7 @@ TEST(HandshakeTest, AProofIsGoodForOneConversation) {
 }
 
 // An impostor without the secret sends the client's own proof back to it.
-TEST(HandshakeTest, AProofIsGoodInOneDirection) {
+TEST(HandshakeTest, AProofIsValidInOneDirection) {
   ClientHandshake client(kProtocol, "key", kClientNonce);
   ServerHandshake impostor(kProtocol, "another key", kServerNonce);
   SHERD_ASSERT_OK_AND_ASSIGN(const std::string challenge,
@@ -125,7 +125,7 @@ TEST(HandshakeTest, AProofIsGoodInOneDirection) {
               StatusIs(absl::StatusCode::kPermissionDenied));
 }
 
-TEST(HandshakeTest, RefusesOtherProtocolsVersionsAndNoise) {
+TEST(HandshakeTest, RefusesOtherProtocolsVersionsAndRandomBytes) {
   ServerHandshake server(kProtocol, "", kServerNonce);
   EXPECT_THAT(
       server.AnswerHello(ClientHandshake("rpc 1", "", kClientNonce).Hello()),
