@@ -45,7 +45,7 @@ TEST(ProcessIdentityTest, KnowsRunningEndedAndForeignProcesses) {
   EXPECT_EQ(StateOf("garbage"), ProcessState::kUnknown);
 }
 
-TEST(ProcessIdentityTest, OnlyWhatDescribesAProcessIsParsed) {
+TEST(ProcessIdentityTest, OnlyDescriptionsOfProcessesAreParsed) {
   for (const char* text :
        {"", "garbage", "boot ns 1", "boot ns 1 ", "boot ns x 2", "boot ns 1 x",
         "boot ns 1 2 3", "boot ns 1 -2", "boot  ns 1 2"}) {
@@ -56,7 +56,7 @@ TEST(ProcessIdentityTest, OnlyWhatDescribesAProcessIsParsed) {
   EXPECT_NE(ProcessDescription::Parse("  1 0"), std::nullopt);
 }
 
-TEST(ProcessIdentityTest, AHandleSeesTheEndBeforeAnybodyWaitsForIt) {
+TEST(ProcessIdentityTest, AHandleReportsTheEndOfAProcessBeforeItIsReaped) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {

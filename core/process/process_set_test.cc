@@ -317,7 +317,7 @@ TEST(ProcessSetTest, ASignalReachesAllThatRun) {
   EXPECT_TRUE(set.was_signalled(2));
 }
 
-TEST(ProcessSetTest, WhatAReleasedRankWritesWaitsForTheNextRun) {
+TEST(ProcessSetTest, OutputOfAReleasedRankWaitsForTheNextRun) {
   ProcessSet set;
   std::string text;
   ASSERT_THAT(set.Start({.process = Shell("echo late"), .output = Into(text)}),
@@ -450,7 +450,7 @@ TEST(ProcessSetTest, AProcessThatNeverStartsIsNotAwaited) {
   EXPECT_TRUE(set.status(1)->KilledBy(SIGKILL));
 }
 
-TEST(ProcessSetTest, NothingOutlivesTheSet) {
+TEST(ProcessSetTest, NoProcessOutlivesTheSet) {
   ProcessIdentity rank, descendant;
   {
     ProcessSet set;

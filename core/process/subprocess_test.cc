@@ -117,7 +117,7 @@ TEST(SubprocessTest, AProgramThatCannotRunIsAnErrorOfStart) {
                        StartsWith("cannot start /: Permission denied")));
 }
 
-TEST(SubprocessTest, TheEnvironmentIsTheOneGiven) {
+TEST(SubprocessTest, TheEnvironmentIsThatOfTheOptions) {
   EXPECT_EQ(OutputOf({.program = "/usr/bin/env",
                       .arguments = {"env"},
                       .environment = {"A=1", "B=x y"}}),
@@ -209,7 +209,7 @@ TEST(SubprocessTest, ForkRunsTheBodyInACopy) {
 
 // A process that starts `sleep` as `start` does, writes its number into a pipe,
 // and is killed: the process it started must end.
-TEST(SubprocessTest, NothingOutlivesAParentThatIsKilled) {
+TEST(SubprocessTest, NoProcessOutlivesAKilledParent) {
   const Pipe pipe = MakePipe().value();
   auto parent = Subprocess::Fork([&] {
     auto program = Subprocess::Start(Shell("sleep 1000"));
