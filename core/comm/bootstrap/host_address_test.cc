@@ -74,7 +74,7 @@ TEST(HostAddressTest, ANameIsNotWaitedForBeyondTheDeadline) {
                                            absl::StatusCode::kInvalidArgument));
 }
 
-TEST(HostAddressTest, TheWayToAnOwnAddressIsThatAddress) {
+TEST(HostAddressTest, TheRouteToAnOwnAddressBeginsAtThatAddress) {
   EXPECT_THAT(AddressTowards("127.0.0.1"), IsOkAndHolds("127.0.0.1"));
   const auto interfaces = ListInterfaces();
   ASSERT_THAT(interfaces, IsOk());

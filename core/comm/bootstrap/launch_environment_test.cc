@@ -148,7 +148,7 @@ TEST(LaunchEnvironmentTest, AProgramThatRepeatsItsLauncherKeepsTheRest) {
   }
 }
 
-TEST(LaunchEnvironmentTest, RejectsWhatTheProgramGivesOutOfRange) {
+TEST(LaunchEnvironmentTest, RejectsOptionsOutOfRange) {
   for (const auto& [given, words] :
        {std::pair(GivenPlace{.world_size = 0}, "world_size is 0"),
         {GivenPlace{.world_size = kMaxWorldSize + 1}, "world_size is"},

@@ -95,7 +95,7 @@ TEST_F(SeveralHostsTest, ASharedFileServesTooAndTheInterfaceIsChosen) {
       out(), "/meet")));
 }
 
-TEST_F(SeveralHostsTest, AHostThatCallsItselfLoopbackIsFoundAllTheSame) {
+TEST_F(SeveralHostsTest, AHostWhoseNameResolvesToLoopbackIsFound) {
   WriteFile("hosts_a", "127.0.0.1 localhost\n127.0.1.1 master-host\n", 0644);
   WriteFile("hosts_b", "127.0.0.1 localhost\n10.77.0.1 master-host\n", 0644);
   ExpectGathered(RunRanks("SHERD_BACKEND=gloo MASTER_ADDR=master-host"));

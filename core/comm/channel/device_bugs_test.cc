@@ -84,7 +84,7 @@ class DeviceBugsTest : public sherd::testing::DistributedTest {
   }
 };
 
-SHERD_DIST_TEST_F(DeviceBugsTest, NothingIsFoundInAProgramThatIsRight,
+SHERD_DIST_TEST_F(DeviceBugsTest, ACorrectProgramHasNoFindings,
                   WithoutComms{}) {
   EXPECT_EQ(FindingsWith([] {}), 0u);
 }

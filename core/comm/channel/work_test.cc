@@ -71,7 +71,7 @@ TEST(WorkTest, ThenOfAnEndedWorkRunsAtOnce) {
   EXPECT_THAT(next.Wait(), StatusIs(absl::StatusCode::kAborted));
 }
 
-TEST(WorkTest, WhatThenCapturesLivesUntilTheOperationEndedAndNoLonger) {
+TEST(WorkTest, CapturesOfThenLiveUntilTheOperationEndsAndNoLonger) {
   auto captured = std::make_shared<int>(1);
   const std::weak_ptr<int> alive = captured;
   HeldOperation operation;
@@ -198,7 +198,7 @@ TEST(WorkTest, WhenAllEndsWithTheLastAndReportsTheFirstErrorInOrder) {
   EXPECT_THAT(all.Wait(), StatusIs(absl::StatusCode::kUnavailable, "first"));
 }
 
-TEST(WorkTest, WhenAllOfNothingHasEnded) {
+TEST(WorkTest, WhenAllOfNoWorksHasEnded) {
   Work all = WhenAll({});
   EXPECT_TRUE(all.Test());
   EXPECT_THAT(all.Wait(), IsOk());

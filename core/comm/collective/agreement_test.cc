@@ -36,7 +36,7 @@ TEST_P(AgreementTest, IsOkIfAllRanksAre) {
   });
 }
 
-TEST_P(AgreementTest, MakesTheLowestRanksErrorEverybodys) {
+TEST_P(AgreementTest, AllRanksReturnTheErrorOfTheLowestRank) {
   RunLocalRanks(GetParam(), [](ProcessGroup& group) {
     const int failing_rank = group.size() / 2;
     const absl::Status local =
@@ -102,7 +102,7 @@ TEST_P(AgreementTest, NamesNoRankInADraw) {
   });
 }
 
-TEST_P(AgreementTest, DescribesOnlyWhatDiffers) {
+TEST_P(AgreementTest, DescribesOnlyFieldsThatDiffer) {
   RunLocalRanks(GetParam(), [](ProcessGroup& group) {
     int calls = 0;
     EXPECT_THAT(AgreeOnText(group, "dtype bool", &calls), IsOk());

@@ -138,7 +138,7 @@ TEST(CallComparisonTest, InADrawNoRankIsReported) {
 }
 
 // The first two differ; the deviating one is known once the third has called.
-TEST(CallComparisonTest, ALateRankIsWaitedForBeforeAnybodyIsNamed) {
+TEST(CallComparisonTest, ALateRankIsAwaitedBeforeARankIsNamed) {
   for (int odd = 0; odd < 2; ++odd) {
     // The rank that sees the difference checks again and again.
     std::atomic<int> questions = 0;
@@ -244,7 +244,7 @@ TEST(CallComparisonTest, RootsDiffer) {
 }
 
 // all_to_all_v of `size` ranks in which rank `from` sends `sent` bytes to rank
-// `to`, and everybody else 8.
+// `to`, and all others 8.
 class Lengths {
  public:
   Lengths(int rank, int size) : memory_(64 * size) {

@@ -63,7 +63,7 @@ TEST(CallSignatureTest, OperationsSizesReductionsAndPlacesDiffer) {
   EXPECT_FALSE(Fit(Sum(8), SignatureOf(max)));
 }
 
-TEST(CallSignatureTest, WhatAnOperationDoesNotUseIsNotCompared) {
+TEST(CallSignatureTest, FieldsThatAnOperationDoesNotUseAreNotCompared) {
   const CallFields gather = {
       .op = Number(CollectiveOp::kAllGather), .root = 2, .bytes = 8};
   CallFields other = gather;
@@ -185,7 +185,7 @@ TEST(CallSignatureTest, LengthsAreThoseOfTheMessagesThatAnOperationHas) {
   EXPECT_EQ(lengths(CollectiveOp::kAllReduce, 0, 1), Pair(0, 0));
 }
 
-TEST(CallSignatureTest, TheMinorityIsNamedAndUnknownCallsAreSaid) {
+TEST(CallSignatureTest, TheMinorityIsNamedAndUnknownCallsAreListed) {
   const auto difference =
       FindDifference({Sum(8), Sum(4), std::nullopt, Sum(8)});
   ASSERT_TRUE(difference);
@@ -198,7 +198,7 @@ TEST(CallSignatureTest, TheMinorityIsNamedAndUnknownCallsAreSaid) {
   EXPECT_FALSE(FindDifference({Sum(8), std::nullopt}));
 }
 
-TEST(CallSignatureTest, TextsNameWhatIsCompared) {
+TEST(CallSignatureTest, TextsHaveTheComparedFields) {
   EXPECT_EQ(ToText(SignatureOf({.op = Number(CollectiveOp::kBarrier)})),
             "barrier");
   EXPECT_EQ(ToText(Moved(kInt32)), "broadcast (root 1, int32, 8 bytes)");
@@ -220,7 +220,7 @@ TEST(CallSignatureTest, TextsNameWhatIsCompared) {
 }
 
 // They may come from other processes.
-TEST(CallSignatureTest, AnyWordsHaveAText) {
+TEST(CallSignatureTest, AnyEncodedSignatureHasAText) {
   EXPECT_EQ(ToText({.kind = 200}), "operation number 200");
   EXPECT_EQ(ToText({.kind = 4 | 0xff00 | 0xff0000, .bytes = 1}),
             "all_reduce (number 254, number 255, 1 bytes)");

@@ -59,7 +59,7 @@ TEST_P(ObjectCollectivesTest, StringsOfAnyLengthGoFromAndToEveryRoot) {
   });
 }
 
-TEST_P(ObjectCollectivesTest, StringsGoDownTheLine) {
+TEST_P(ObjectCollectivesTest, StringsPassFromRankToRank) {
   RunLocalRanks(GetParam(), [](ProcessGroup& group) {
     std::string text = "from 0";
     if (group.rank() > 0) {

@@ -285,7 +285,7 @@ TEST_P(TensorCollectivesTest, AllToAllSingleSplitsTheFirstDimension) {
   });
 }
 
-TEST_P(TensorCollectivesTest, TensorsGoRoundTheRing) {
+TEST_P(TensorCollectivesTest, TensorsPassAroundARing) {
   if (size() == 1) GTEST_SKIP() << "a rank sends nothing to itself";
   RunLocalRanks(size(), [&](ProcessGroup& group) {
     const int next = (group.rank() + 1) % group.size();

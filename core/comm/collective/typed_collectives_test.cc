@@ -74,7 +74,7 @@ TEST(TypedCollectivesTest, ReduceElementsInPlaceAndApart) {
   });
 }
 
-TEST(TypedCollectivesTest, ScatterWhatTheyReduce) {
+TEST(TypedCollectivesTest, ReduceAndScatterElements) {
   RunLocalRanks(kRanks, [](ProcessGroup& group) {
     const float r = static_cast<float>(group.rank());
     const Floats send = {r, 10 + r, 20 + r};

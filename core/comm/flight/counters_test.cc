@@ -42,7 +42,7 @@ TEST(CounterTableTest, SecondsAreThoseOfTheClock) {
   EXPECT_LE(seconds, 1.001e-9 * static_cast<double>(end_ns - begin_ns));
 }
 
-TEST(CounterTableTest, NothingIsLostBetweenThreads) {
+TEST(CounterTableTest, CallsOfAllThreadsAreCounted) {
   constexpr int kThreads = 4;
   constexpr uint64_t kCalls = 20'000;
   const FlightClock clock;

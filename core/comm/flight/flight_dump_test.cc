@@ -305,7 +305,7 @@ TEST(FlightWriterTest, ALinkInThePlaceOfAPrivateDirectoryIsRefused) {
   EXPECT_THAT(FileSystem::Posix().List(folder).value(), ElementsAre("link"));
 }
 
-TEST(FlightWriterTest, AFailureLeavesNothingBehind) {
+TEST(FlightWriterTest, AFailureLeavesNoFile) {
   const std::string folder = TestFolder();
   ASSERT_EQ(mkdir(folder.c_str(), 0700), 0);
   // A directory where the file should be: it cannot be replaced.

@@ -86,7 +86,7 @@ TEST(FlightRecorderTest, AnEntryHoldsAllOfItsCall) {
             uint64_t{1} << 40);
 }
 
-TEST(FlightRecorderTest, WhatACallDoesNotHaveStaysUnset) {
+TEST(FlightRecorderTest, FieldsThatACallDoesNotHaveStayUnset) {
   FlightRecorder recorder(16);
   const GroupTag group(recorder, {.name = "g"});
   recorder.End(recorder.Begin(group, {}), absl::StatusCode::kOk);
@@ -98,7 +98,7 @@ TEST(FlightRecorderTest, WhatACallDoesNotHaveStaysUnset) {
   EXPECT_EQ(entry.state, FlightState::kCompleted);
 }
 
-TEST(FlightRecorderTest, AnEntryHoldsTheFormAndTheTypeOfWhatMoves) {
+TEST(FlightRecorderTest, AnEntryHoldsTheFormAndTheTypeOfElements) {
   FlightRecorder recorder(16);
   const GroupTag group(recorder, {.name = "g", .size = 2});
   const std::byte memory[12] = {};
@@ -153,7 +153,7 @@ TEST(FlightRecorderTest, AnOutstandingOperationIsNeverOverwritten) {
   EXPECT_THAT(Sequences(recorder.Snapshot()), ElementsAre(99, 100, 101, 102));
 }
 
-TEST(FlightRecorderTest, AFullRingCountsWhatItLosesAndRecovers) {
+TEST(FlightRecorderTest, AFullRingCountsDroppedEntriesAndRecovers) {
   FlightRecorder recorder(2);
   const GroupTag group(recorder, {.name = "g"});
   std::vector<FlightTicket> tickets;
@@ -178,7 +178,7 @@ TEST(FlightRecorderTest, ATicketThatWasNeverBegunMayEnd) {
   EXPECT_TRUE(recorder.Snapshot().entries.empty());
 }
 
-TEST(FlightRecorderTest, VisitSeesOnlyWhatHasNotEnded) {
+TEST(FlightRecorderTest, VisitSeesOutstandingOperationsOnly) {
   FlightRecorder recorder(8);
   const GroupTag group(recorder, {.name = "g"});
   const FlightTicket first = recorder.Begin(group, Call(1));

@@ -214,13 +214,13 @@ class RankOfAnotherProcess : public FailureLogTest {
   RankLog log_ = RankLog(missed_, 0, 3);
 };
 
-TEST_F(RankOfAnotherProcess, IsAliveAndHasNothingToSay) {
+TEST_F(RankOfAnotherProcess, IsAliveAndReportsNothing) {
   EXPECT_EQ(log_.FindRootCause(1, "the symptom").cause, "the symptom");
   EXPECT_EQ(log_.FirstSuspect(), std::nullopt);
   EXPECT_EQ(log_.FindFailedRank(), std::nullopt);
 }
 
-TEST_F(RankOfAnotherProcess, DiedWithoutAWord) {
+TEST_F(RankOfAnotherProcess, DiedWithoutAReport) {
   process_.End();
   EXPECT_THAT(log_.FindRootCause(1, "closed").cause,
               HasSubstr("died (process"));

@@ -285,7 +285,7 @@ TEST_F(InitTest, ASingleRankNeedsNoPlaceToMeet) {
   EXPECT_THAT((*group)->Destroy(), IsOk());
 }
 
-TEST_F(InitTest, AnUnknownBackendListsWhatWasSearched) {
+TEST_F(InitTest, AnUnknownBackendListsTheSearchedPaths) {
   const ScopedVariable path("SHERD_PLUGIN_PATH", "/some/place");
   for (const char* name : {"warp", "hccl", "oneccl", "ucc", "WARP"}) {
     const std::string lower =
@@ -414,7 +414,7 @@ TEST_F(InitTest, TheDefaultGroupLivesFromInitToDestroy) {
   EXPECT_THAT(DefaultGroup(), StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 
-TEST_F(InitTest, OneFileServesManyLivesAndIsRemovedAtTheEnd) {
+TEST_F(InitTest, OneFileServesManyGenerationsAndIsRemovedAtTheEnd) {
   const std::string path = FreshPath();
   testing::RunRankThreads(3, [&path](int rank) {
     for (int session = 0; session < 20; ++session) {
@@ -431,7 +431,7 @@ TEST_F(InitTest, OneFileServesManyLivesAndIsRemovedAtTheEnd) {
   EXPECT_THAT(FileSystem::Posix().Exists(path), IsOkAndHolds(false));
 }
 
-TEST_F(InitTest, OneStoreServesManyLives) {
+TEST_F(InitTest, OneStoreServesManyGenerations) {
   const auto store = std::make_shared<HashStore>();
   for (int session = 0; session < 20; ++session) {
     for (const absl::Status& status : OnThreads(3, [&](int rank) {
@@ -446,7 +446,7 @@ TEST_F(InitTest, OneStoreServesManyLives) {
   }
 }
 
-TEST_F(InitTest, OneAddressServesManyLives) {
+TEST_F(InitTest, OneAddressServesManyGenerations) {
   const ReservedPort port;
   for (int session = 0; session < 20; ++session) {
     for (const absl::Status& status : OnThreads(3, [&](int rank) {
@@ -461,7 +461,7 @@ TEST_F(InitTest, OneAddressServesManyLives) {
   }
 }
 
-TEST_F(InitTest, OneServerOfTheProgramServesManyLivesOfFreshClients) {
+TEST_F(InitTest, OneServerOfTheProgramServesManyGenerationsOfNewClients) {
   const auto server = TcpStoreServer::Start({});
   ASSERT_THAT(server, IsOk());
   for (int session = 0; session < 5; ++session) {
@@ -543,7 +543,7 @@ TEST_F(InitTest, AFileOfAnotherRunIsAnErrorThatNamesIt) {
                              HasSubstr("left over from another run"))));
 }
 
-TEST_F(InitTest, AMissingDirectoryIsSaidAtOnce) {
+TEST_F(InitTest, AMissingDirectoryIsReportedAtOnce) {
   EXPECT_THAT(
       Init({.backend = "local",
             .rank = 1,
@@ -612,7 +612,7 @@ TEST_F(InitTest, ABackendMissingOnOneRankIsAnErrorOnAllRanks) {
   }
 }
 
-TEST_F(InitTest, APortInUseIsSaidPlainly) {
+TEST_F(InitTest, APortInUseIsReported) {
   ReservedPort port;
   port.Listen();
   const auto group = Init({.backend = "local",
@@ -690,7 +690,7 @@ TEST_F(InitTest, ASecretThatOthersCanReadIsRefused) {
       StatusIs(absl::StatusCode::kNotFound, HasSubstr("SHERD_SECRET_FILE")));
 }
 
-TEST_F(InitTest, RanksWithOneSecretMeetAndOthersAreTurnedAway) {
+TEST_F(InitTest, RanksWithOneSecretMeetAndOthersAreRejected) {
   const ReservedPort port;
   const std::string path = WriteSecret(FreshPath(), "secret\n", 0600);
   {

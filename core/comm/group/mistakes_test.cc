@@ -1,5 +1,5 @@
 // Mistakes of programs that other libraries let pass, by default: as silent
-// garbage, as a wait of everybody for the whole timeout, or as an address where
+// garbage, as a wait of all ranks for the whole timeout, or as an address where
 // a rank is meant.
 
 #include <signal.h>
@@ -77,7 +77,7 @@ SHERD_DIST_TEST_F(MistakesTest, AnotherSizeIsAnErrorAndNotGarbage) {
 }
 
 // One rank brings no element to the second of three equal calls.
-SHERD_DIST_TEST_F(MistakesTest, NoElementsAreNoWrongSums) {
+SHERD_DIST_TEST_F(MistakesTest, ARankWithoutElementsIsAnErrorAndNotAWrongSum) {
   for (int step = 1; step <= 3; ++step) {
     std::vector<float> values(errs() && step == 2 ? 0 : 4, step);
     const absl::Status status =
@@ -103,7 +103,7 @@ SHERD_DIST_TEST_F(MistakesTest, AnotherOperationIsNamedAtOnce) {
   EXPECT_THAT(status.message(), HasSubstr("broadcast"));
 }
 
-SHERD_DIST_TEST_F(MistakesTest, ADeadRankIsARankAndNoAddress) {
+SHERD_DIST_TEST_F(MistakesTest, ADeadRankIsNamedByItsRankAndNotItsAddress) {
   ExpectRankDies(kFailedRank, SIGKILL);
   ASSERT_THAT(group().Barrier(), IsOk());
   ASSERT_THAT(WaitForRanks("ready"), IsOk());

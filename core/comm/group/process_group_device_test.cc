@@ -340,7 +340,7 @@ TEST_F(DevicePartTest, AnOperationThatDoesNotEndIsEndedAtItsDeadline) {
               StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 
-TEST_F(DevicePartTest, WhatEndsTheCommunicatorEndsTheGroup) {
+TEST_F(DevicePartTest, AnErrorOfTheCommunicatorPoisonsTheGroup) {
   Tensor tensor = OnDevice({1, 2});
   device_.Stop(Default());
   ASSERT_THAT(tensor.Fill(3), IsOk());
@@ -503,7 +503,7 @@ TEST_F(DevicePartTest, TheLastHandleOfTheGroupMayGoWhenAnOperationEnds) {
           });
   group_ = nullptr;
   dropped.Notify();
-  // Nobody drives the operation but the group itself.
+  // Only the group itself drives the operation.
   while (!alive.expired()) std::this_thread::yield();
   EXPECT_THAT(work.Wait(), IsOk());
 }
@@ -532,7 +532,7 @@ TEST_F(DevicePartTest, OperationsInFlightAtTheEndOfTheGroupFail) {
   EXPECT_THAT(script_.Take(), ElementsAre("register 8", "post all_reduce"));
 }
 
-TEST_F(DevicePartTest, ADestroyedGroupHasGivenEverythingBack) {
+TEST_F(DevicePartTest, ADestroyedGroupHasReleasedAllResources) {
   Tensor tensor = OnDevice({1, 2});
   Work work = AllReduceAsync(*group_, tensor, ReduceOp::kSum);
   EXPECT_THAT(group_->Destroy(), IsOk());

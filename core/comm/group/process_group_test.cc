@@ -238,7 +238,7 @@ TEST_F(ProcessGroupTest, ADroppedWorkIsFinishedByDestroy) {
   EXPECT_TRUE(ran);
 }
 
-TEST_F(ProcessGroupTest, DrivesABackendThatHasToBeTested) {
+TEST_F(ProcessGroupTest, PollsABackendWhoseRequestsNeedIt) {
   script_.completes_in_post = false;
   script_.tests_left = 300;
   EXPECT_THAT(group_->Barrier(), IsOk());
@@ -253,7 +253,7 @@ TEST_F(ProcessGroupTest, AnOperationThatDoesNotEndMeetsItsDeadline) {
   EXPECT_GE(script_.aborts, 1);
 }
 
-TEST_F(ProcessGroupTest, AbortIsTheCauseOfWhatFailsAfterIt) {
+TEST_F(ProcessGroupTest, AbortIsTheCauseOfLaterFailures) {
   group_->Abort(absl::CancelledError("operator pressed stop"));
   EXPECT_EQ(script_.aborts, 1);
   EXPECT_THAT(group_->Barrier(), StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -374,7 +374,7 @@ TEST_F(ProcessGroupTest, OnDestroyIsCalledByTheDestructorOfAFailedGroup) {
   EXPECT_THAT(found, StatusIs(absl::StatusCode::kAborted, HasSubstr("cause")));
 }
 
-TEST_F(ProcessGroupTest, AnImpostorDoesNotDisturbTheGroup) {
+TEST_F(ProcessGroupTest, ASecondProcessWithTheSameRankDoesNotDisturbTheGroup) {
   const auto impostor =
       ProcessGroup::Create(backend_, {.name = "g",
                                       .rank = 1,

@@ -242,7 +242,7 @@ TEST_F(RemoteAccessTest, NumbersCountByScopeAndCanSkip) {
   });
 }
 
-TEST_F(RemoteAccessTest, TheDefaultIsTheOneThatRuns) {
+TEST_F(RemoteAccessTest, TheDefaultIsTheAccessThatRuns) {
   EXPECT_EQ(DefaultRemoteAccess(), nullptr);
   RunWorkers(2, [this](RemoteAccess& access) {
     // Each thread has its own.

@@ -179,7 +179,7 @@ TEST(ShrinkTest, NeedsAMemberAndAGroupThatExists) {
   });
 }
 
-TEST(ShrinkTest, AStoreThatEndedWithItsHostIsSaid) {
+TEST(ShrinkTest, AStoreThatEndedWithItsHostIsReported) {
   auto server = TcpStoreServer::Start({});
   ASSERT_THAT(server, IsOk());
   absl::BlockingCounter up(2);

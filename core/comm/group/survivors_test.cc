@@ -83,7 +83,7 @@ TEST_F(SurvivorsTest, TheRankThatMostSuspectIsExcludedThoughItCalls) {
   });
 }
 
-TEST_F(SurvivorsTest, TwoThatAccuseEachOtherBothStay) {
+TEST_F(SurvivorsTest, TwoRanksThatSuspectEachOtherBothStay) {
   std::thread other([this] {
     EXPECT_THAT(Rank(1, 2)->AgreeOnMembers(0, Late()),
                 IsOkAndHolds(ElementsAre(0, 1)));

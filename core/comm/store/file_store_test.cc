@@ -93,7 +93,7 @@ TEST_F(FileStoreTest, CutsOffTheRecordOfAKilledWriter) {
 }
 
 TEST_F(FileStoreTest, RefusesAFileThatIsNotAStore) {
-  Write("#!/bin/sh\necho this is no store\n");
+  Write("#!/bin/sh\necho this is not a store\n");
   FileStore store(path_);
   EXPECT_THAT(store.Set("k", "v"),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path_)));
@@ -151,7 +151,7 @@ TEST_F(FileStoreTest, AStoreWhoseFileWasRemovedStartsAfresh) {
   EXPECT_THAT(b.Contains("h/1"), IsOkAndHolds(true));
 }
 
-TEST_F(FileStoreTest, HundredsOfLivesDoNotGrowTheFile) {
+TEST_F(FileStoreTest, HundredsOfGenerationsDoNotGrowTheFile) {
   FileStore a(path_), b(path_);
   ASSERT_THAT(a.Set("keep", "me"), IsOk());
   const std::string address(500, 'x');
@@ -175,7 +175,7 @@ TEST_F(FileStoreTest, HundredsOfLivesDoNotGrowTheFile) {
   EXPECT_THAT(b.DeletePrefix("session"), IsOkAndHolds(0));
 }
 
-TEST_F(FileStoreTest, CompactionKeepsWhatCounts) {
+TEST_F(FileStoreTest, CompactionKeepsLiveEntries) {
   FileStore a(path_), reader(path_);
   ASSERT_THAT(reader.Contains("k0"), IsOkAndHolds(false));
   for (int i = 0; i < 50; ++i) {
@@ -206,7 +206,7 @@ TEST_F(FileStoreTest, AFileFullOfLiveKeysIsLeftAsItIs) {
   EXPECT_EQ(Contents().substr(16, 8), before);
 }
 
-TEST_F(FileStoreTest, WhatAKilledCompactionLeftIsReplaced) {
+TEST_F(FileStoreTest, TheFileOfAKilledCompactionIsReplaced) {
   std::ofstream(path_ + ".new", std::ios::binary)
       << "sherd store v1.\n87654321" << std::string(100000, 'x');
   FileStore a(path_);

@@ -28,7 +28,7 @@ Deadline Now() { return Deadline::After(absl::ZeroDuration()); }
 Deadline Soon() { return Deadline::After(absl::Milliseconds(20)); }
 Deadline Late() { return Deadline::After(absl::Seconds(60)); }
 
-TEST_P(StoreConformanceTest, GetReturnsWhatSetWrote) {
+TEST_P(StoreConformanceTest, GetReturnsTheValueOfSet) {
   const std::string value("a\0b\n", 4);
   ASSERT_THAT(store_->Set("key", value), IsOk());
   EXPECT_THAT(store_->Get("key", Now()), IsOkAndHolds(value));
@@ -303,7 +303,7 @@ TEST_P(StoreConformanceTest, RetiringNeedsAMember) {
 
 // How a group uses a store: a number for each session, keys below it, and the
 // last member of a session cleans up, perhaps after the next session has begun.
-TEST_P(StoreConformanceTest, ServesOneLifeOfAGroupAfterAnother) {
+TEST_P(StoreConformanceTest, ServesOneGenerationOfAGroupAfterAnother) {
   constexpr int kRanks = 3;
   RunRankThreads(kRanks, [this](int rank) {
     const std::shared_ptr<Store> store = open_();

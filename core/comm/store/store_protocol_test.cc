@@ -57,7 +57,7 @@ TEST(StoreProtocolTest, OperationsHaveTheDocumentedNumbers) {
   }
 }
 
-TEST(StoreProtocolTest, MessagesSurviveTheJourney) {
+TEST(StoreProtocolTest, MessagesSurviveEncodingAndDecoding) {
   StoreRequest request;
   request.id = UINT64_MAX;
   request.operation = StoreOperation::kWait;
@@ -84,7 +84,7 @@ TEST(StoreProtocolTest, EveryBeginningOfAMessageIsRefused) {
               StatusIs(absl::StatusCode::kDataLoss, "left over"));
 }
 
-TEST(StoreProtocolTest, RefusesWhatNoReleaseSends) {
+TEST(StoreProtocolTest, RefusesMessagesThatNoReleaseSends) {
   StoreRequest request;
   request.operation = StoreOperation::kDelete;
   request.strings = {"a", "b"};
@@ -102,7 +102,7 @@ TEST(StoreProtocolTest, RefusesWhatNoReleaseSends) {
               StatusIs(absl::StatusCode::kDataLoss, "status code 17"));
 }
 
-TEST(StoreProtocolTest, AllocatesNothingForACountThatIsALie) {
+TEST(StoreProtocolTest, AllocatesNothingForAFalseCount) {
   StoreRequest request;
   request.operation = StoreOperation::kGet;
   std::string bytes = EncodeStoreRequest(request);

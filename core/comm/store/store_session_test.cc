@@ -65,7 +65,7 @@ TEST_P(StoreSessionTest, RanksOfOneSessionShareKeys) {
   (*b)->Leave();
 }
 
-TEST_P(StoreSessionTest, TheNextSessionSeesNothingOfTheLast) {
+TEST_P(StoreSessionTest, TheNextSessionDoesNotSeeKeysOfTheLast) {
   for (int session = 0; session < 20; ++session) {
     const auto a = Enter(0);
     ASSERT_THAT(a, IsOk());
@@ -153,7 +153,7 @@ TEST(SessionInFileTest, TheLastRankRemovesTheFile) {
   EXPECT_THAT(FileSystem::Posix().Exists(path), IsOkAndHolds(false));
 }
 
-TEST(SessionInFileTest, AMissingDirectoryIsSaidAtOnce) {
+TEST(SessionInFileTest, AMissingDirectoryIsReportedAtOnce) {
   EXPECT_THAT(
       EnterFileSession(std::make_shared<FileStore>("/no/such/place/f"), "g", 0,
                        2)

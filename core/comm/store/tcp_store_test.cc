@@ -412,7 +412,7 @@ TEST(TcpStoreTest, RequestsOfOneClientAreAnsweredInAnyOrder) {
   EXPECT_THAT(first.strings, ::testing::ElementsAre("v"));
 }
 
-TEST(TcpStoreTest, ByteByByteIsAsGoodAsAtOnce) {
+TEST(TcpStoreTest, ARequestMayArriveByteByByte) {
   const auto server = StartServer();
   RawClient client(*server);
   for (const char c :
@@ -549,7 +549,7 @@ TEST(TcpStoreTest, AServerStaysUntilItsClientsHaveLeft) {
   EXPECT_THAT(TcpStoreServer::Start({.port = late.port}), IsOk());
 }
 
-TEST(TcpStoreTest, AClientThatDisappearsIsAGoodbyeToo) {
+TEST(TcpStoreTest, AClientThatDisconnectsCountsAsHavingLeft) {
   auto server = StartServer();
   {
     RawClient client(*server);
@@ -580,7 +580,7 @@ TEST(TcpStoreTest, AServerMayEndWhileClientsCall) {
   }
 }
 
-TEST(TcpStoreTest, HundredsOfLivesLeaveNoThreadDescriptorOrMemory) {
+TEST(TcpStoreTest, HundredsOfGenerationsLeakNoThreadDescriptorOrMemory) {
   const auto live = [](int i) {
     const auto server = StartServer({.secret = "s"});
     SHERD_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<TcpStore> a,

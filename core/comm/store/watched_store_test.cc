@@ -77,7 +77,7 @@ TEST_F(WatchedStoreTest, AReadWithoutWaitingMakesNoCheck) {
               StatusIs(absl::StatusCode::kDeadlineExceeded));
 }
 
-TEST_F(WatchedStoreTest, PassesEverythingElseOn) {
+TEST_F(WatchedStoreTest, PassesAllOtherOperationsOn) {
   EXPECT_THAT(store_.Set("a/key", "1"), IsOk());
   EXPECT_THAT(store_.Add("a/key", 2), IsOkAndHolds(3));
   EXPECT_THAT(store_.CompareSet("a/key", "3", "4"), IsOkAndHolds("4"));
