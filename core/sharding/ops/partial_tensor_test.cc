@@ -369,7 +369,7 @@ TEST(PartialTensorTest, TheRankThatIsAloneWithItsArgumentsIsNamed) {
   }
 }
 
-TEST(PartialTensorTest, IsNotMadeOfWhatCannotBeReduced) {
+TEST(PartialTensorTest, RefusesTensorsThatCannotBeReduced) {
   EXPECT_THAT(PartialTensor().Reshard(nullptr),
               StatusIs(absl::StatusCode::kFailedPrecondition, "not created"));
   EXPECT_THAT(PartialTensor().AllReduce(),

@@ -87,7 +87,7 @@ std::vector<ShardingSpecPtr> Layouts(int ranks) {
               .value()};
 }
 
-TEST(ShardedOpsTest, ComputesWhatPlainTensorsGiveInEveryLayout) {
+TEST(ShardedOpsTest, EqualsPlainTensorsInEveryLayout) {
   for (const int ranks : {1, 2, 3, 4, 5}) {
     RunLocalRanks(ranks, [&](ProcessGroup& group) {
       for (const ShardingSpecPtr& spec : Layouts(ranks)) {

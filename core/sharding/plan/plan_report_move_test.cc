@@ -53,7 +53,7 @@ void CheckMove(const Dims& size, const ShardingSpecPtr& from,
   }
 }
 
-TEST(PlanReportMoveTest, RanksDoWhatWasForeseen) {
+TEST(PlanReportMoveTest, AMoveMatchesItsReport) {
   const uint64_t seed = sherd::testing::RandomSeed();
   for (const int ranks : {1, 2, 3, 5}) {
     sherd::testing::RunLocalRanks(ranks, [&](ProcessGroup& group) {

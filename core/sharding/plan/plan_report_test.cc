@@ -294,7 +294,7 @@ void CheckAgainstPlans(const Boxes& from, const Boxes& to, int ranks,
   EXPECT_EQ(report.ratio(), 1);
 }
 
-TEST(PlanReportTest, ForeseesThePlansOfAllRanks) {
+TEST(PlanReportTest, MatchesThePlansOfAllRanks) {
   const uint64_t seed = sherd::testing::RandomSeed();
   std::mt19937_64 random(seed);
   const int64_t cases = sherd::testing::CaseCount(150);

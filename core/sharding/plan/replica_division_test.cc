@@ -76,7 +76,7 @@ TEST(ReplicaDivisionTest, CutsLargeReplicasAmongTheirHolders) {
 
 // For any layout: the parts are inside the boxes of their ranks, and every
 // element is in exactly one.
-TEST(ReplicaDivisionTest, PutsEveryElementIntoTheCareOfOneRank) {
+TEST(ReplicaDivisionTest, AssignsEveryElementToOneOwner) {
   const uint64_t seed = testing::RandomSeed();
   SCOPED_TRACE(seed);
   std::mt19937_64 random(seed);

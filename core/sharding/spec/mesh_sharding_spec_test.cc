@@ -194,7 +194,7 @@ RandomMeshCase RandomCase(std::mt19937_64& random) {
   return c;
 }
 
-TEST(MeshShardingSpecTest, IsWhatCuttingListsOfIndicesAgainAndAgainGives) {
+TEST(MeshShardingSpecTest, EqualsRepeatedCutsOfListsOfIndices) {
   const uint64_t seed = testing::RandomSeed();
   SCOPED_TRACE(seed);
   std::mt19937_64 random(seed);

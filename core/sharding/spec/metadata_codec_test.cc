@@ -69,7 +69,7 @@ TEST(MetadataCodecTest, WritesTheseBytes) {
   EXPECT_EQ(EncodeMetadata(metadata), expected);
 }
 
-TEST(MetadataCodecTest, RefusesBytesThatMeanNothing) {
+TEST(MetadataCodecTest, RefusesMalformedBytes) {
   std::string bytes = EncodeMetadata(
       {.shards = {{{0}, {4}, Placement("rank:1")}}, .size = {4}});
   const size_t padding = bytes.find("rank:1/cpu") + 10;

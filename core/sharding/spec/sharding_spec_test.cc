@@ -225,7 +225,7 @@ TEST(EnumerableShardingSpecTest, HoldsAScalarInOneShard) {
               StatusIs(kInvalid, "overlap"));
 }
 
-TEST(EnumerableShardingSpecTest, RefusesWhatDoesNotFit) {
+TEST(EnumerableShardingSpecTest, RefusesArgumentsThatDoNotFit) {
   EXPECT_THAT(EnumerableShardingSpec::Create({}),
               StatusIs(kInvalid, "Empty shard list provided"));
   EXPECT_THAT(

@@ -299,7 +299,7 @@ SHERD_DIST_TEST_F(DeviceTensorTest, AreComparedAndMeasured) {
 }
 
 // Memory of another stream than the one that adds up.
-SHERD_DIST_TEST_F(DeviceTensorTest, SummandsMayGoWhileTheyAreAddedUp) {
+SHERD_DIST_TEST_F(DeviceTensorTest, SummandsMayBeDestroyedWhileTheyAreAdded) {
   SHERD_ASSERT_OK_AND_ASSIGN(const DeviceStream stream,
                              runtime().CreateStream(Own().index));
   Tensor sum;

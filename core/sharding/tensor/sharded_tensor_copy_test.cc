@@ -407,7 +407,7 @@ TEST(ToTest, ConvertsTheElements) {
   });
 }
 
-TEST(ToTest, WhatChangesNothingIsShared) {
+TEST(ToTest, AConversionThatChangesNothingShares) {
   RunLocalRanks(2, [](ProcessGroup& group) {
     SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor tensor,
                                ShardedTensor::Empty(Chunks(0, 2), {6, 4}));

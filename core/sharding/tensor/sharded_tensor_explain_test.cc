@@ -18,7 +18,7 @@ using ::sherd::testing::Chunks;
 using ::sherd::testing::RunLocalRanks;
 using ::sherd::testing::StatusIs;
 
-TEST(ExplainReshardTest, ForeseesWhatReshardDoes) {
+TEST(ExplainReshardTest, MatchesTheReshard) {
   RunLocalRanks(2, [](ProcessGroup& group) {
     SHERD_ASSERT_OK_AND_ASSIGN(
         ShardedTensor tensor,

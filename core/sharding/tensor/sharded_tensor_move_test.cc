@@ -450,7 +450,7 @@ class EmptyAllocator final : public Allocator {
   absl::string_view name() const override { return "empty"; }
 };
 
-TEST(MemoryTest, WhatOneRankLacksIsTheSameErrorOnAllRanks) {
+TEST(MemoryTest, LackOfMemoryOnOneRankIsTheSameErrorOnAllRanks) {
   constexpr absl::StatusCode kNoMemory = absl::StatusCode::kResourceExhausted;
   static EmptyAllocator none;
   const auto options = [](int rank, int without) {

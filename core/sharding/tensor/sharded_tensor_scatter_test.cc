@@ -244,7 +244,7 @@ class ScatteringSpec final : public ChunkShardingSpec, public TensorScatterer {
   const int fails_on_;
 };
 
-TEST(ShardTensorTest, LeavesItToASpecThatKnowsHow) {
+TEST(ShardTensorTest, ASpecMayScatterItself) {
   RunLocalRanks(2, [](ProcessGroup& group) {
     const auto chunks =
         ChunkShardingSpec::Create(0, {"rank:1", "rank:0"}).value();

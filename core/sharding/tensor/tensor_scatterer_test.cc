@@ -100,7 +100,7 @@ class TensorScattererTest : public sherd::testing::ThreadedDistributedTest {
   }
 };
 
-SHERD_DIST_TEST_F(TensorScattererTest, HandsOutTheElementsInItsOwnWay) {
+SHERD_DIST_TEST_F(TensorScattererTest, ScattersByItsOwnRule) {
   const int src_rank = 1;
   SHERD_ASSERT_OK_AND_ASSIGN(
       const ShardedTensor tensor,

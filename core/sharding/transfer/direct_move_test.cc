@@ -467,7 +467,7 @@ TEST(DirectMoveTest, NeedsNoStagingMemory) {
   });
 }
 
-TEST(DirectMoveTest, OneRankWhoseMemoryIsOutOfReachMakesItMessages) {
+TEST(DirectMoveTest, OneRankWithoutReachableMemoryMakesAllUseMessages) {
   const Dims size = {16, 16};
   RunLocalRanks(3, [&](ProcessGroup& group) {
     for (const Reach others : {Reach::kAll, Reach::kSourcesOnly}) {
@@ -708,7 +708,7 @@ TEST(DirectMoveTest, ARankThatLeavesIsNamedByTheOthers) {
 }
 
 // Rank 0 gives up while rank 1 is still copying from it, and drops its tensors.
-TEST(DirectMoveTest, MemoryThatOthersAreStillAtIsKept) {
+TEST(DirectMoveTest, MemoryThatOthersStillReadIsKept) {
   const Dims size = {16, 16};
   for (const Reach reach : {Reach::kSourcesOnly, Reach::kDestinationsOnly}) {
     absl::Notification gave_up;

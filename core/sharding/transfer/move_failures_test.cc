@@ -361,11 +361,11 @@ SHERD_DIST_TEST_F(MoveFailuresTest, AFailedCopyOnOneRankIsTheSameErrorOnAll) {
 
 // A rank may change its source, and read its result, as soon as the call has
 // returned there: however slow another one is.
-SHERD_DIST_TEST_F(MoveFailuresTest, ASlowRankReadsWhatWasThere) {
+SHERD_DIST_TEST_F(MoveFailuresTest, ASlowRankReadsTheElementsOfBefore) {
   const bool is_direct = group().peer_memory() != nullptr;
   const ShardingSpecPtr on_two =
       ChunkShardingSpec::Create(0, {"rank:2", "rank:2", "rank:1"}).value();
-  // Pulled by many, pushed by many, and everybody with everybody.
+  // Pulled by many, pushed by many, and all ranks with all.
   const std::pair<ShardingSpecPtr, ShardingSpecPtr> moves[] = {
       {Chunks(0), Chunks(1)}, {Chunks(0), on_two}, {on_two, Chunks(1)}};
   for (const auto& [from, to] : moves) {

@@ -42,7 +42,7 @@ void ExpectChoice(const TransferDecision& decision, TransferStrategy strategy,
   EXPECT_EQ(decision.reason, reason);
 }
 
-TEST(TransferStrategyTest, NothingIsChosenWhereNothingMoves) {
+TEST(TransferStrategyTest, WithoutAMoveNoStrategyIsChosen) {
   ExpectChoice(Decide({Bytes(kBoth, 0, 0), Bytes(0, 0, 0)}),
                TransferStrategy::kNone, TransferReason::kNothingMoves);
   // Local copies on devices are still made there.
