@@ -194,7 +194,7 @@ TEST(EmbeddingTest, AWrongInputOfOneRankIsTheErrorOfAll) {
   });
 }
 
-TEST(EmbeddingTest, AWeightThatIsNoTensorOnOneRankIsTheErrorOfAll) {
+TEST(EmbeddingTest, AWeightThatIsNotATensorOnOneRankIsTheErrorOfAll) {
   RunLocalRanks(kRanks, [&](ProcessGroup& group) {
     const auto collection = Collection();
     ASSERT_THAT(Shard(*collection), IsOk());

@@ -244,7 +244,7 @@ TEST(LinearTest, AnyLayoutGivesTheValuesOfThePlainWeight) {
   }
 }
 
-TEST(LinearTest, RefusesWhatDoesNotFit) {
+TEST(LinearTest, RefusesArgumentsThatDoNotFit) {
   const Tensor w = Random({4, 5}, kFloat32, 1);
   const Tensor b = Random({4}, kFloat32, 1);
   const Tensor x = Random({2, 5}, kFloat32, 1);

@@ -223,7 +223,7 @@ std::vector<Rejection> Rejections() {
   };
 }
 
-TEST(LookUpErrorsTest, WhatOneRankPassesIsTheSameErrorOnAll) {
+TEST(LookUpErrorsTest, BadArgumentsOfOneRankAreTheSameErrorOnAll) {
   RunLocalRanks(3, [&](ProcessGroup& group) {
     for (const Rejection& rejection : Rejections()) {
       for (const bool direct : {true, false}) {

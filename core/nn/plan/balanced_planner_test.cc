@@ -67,7 +67,7 @@ std::vector<int64_t> BytesOf(const ShardingPlan& plan, size_t ranks) {
   return bytes;
 }
 
-TEST(BalancedPlannerTest, PlacesWholeTablesAndCutsWhatIsTooLarge) {
+TEST(BalancedPlannerTest, PlacesWholeTablesAndCutsLargeOnes) {
   const auto model = MakeTables({10, 40, 10, 20});
   SHERD_ASSERT_OK_AND_ASSIGN(
       const ShardingPlan plan,
@@ -93,7 +93,7 @@ TEST(BalancedPlannerTest, PlacesWholeTablesAndCutsWhatIsTooLarge) {
                   "240 B per rank\n"));
 }
 
-TEST(BalancedPlannerTest, ShardsWhatItPlans) {
+TEST(BalancedPlannerTest, ItsPlanShardsTheModule) {
   RunLocalRanks(3, [](ProcessGroup&) {
     const auto model = MakeTables({10, 47, 1, 20, 0});
     auto dense = std::make_shared<TestModule>("Linear");
@@ -149,7 +149,7 @@ TEST(BalancedPlannerTest, EachRankHasAnEqualPartOfRandomTables) {
   }
 }
 
-TEST(BalancedPlannerTest, TablesAreWhatTheCallerSays) {
+TEST(BalancedPlannerTest, TheCallerDecidesWhichParametersAreTables) {
   const auto model = MakeTables({10, 10});
   BalancedPlannerOptions options = OnRanks(2);
   options.is_table = [](const Module&, absl::string_view path,

@@ -107,7 +107,7 @@ TEST(StateTest, AllThatItHasIsLoadedAgainByTheSameNames) {
             state.Get<Tensor>("weight")->data());
 }
 
-TEST(StateTest, RefusesWhatHasNoValue) {
+TEST(StateTest, RefusesMembersWithoutAValue) {
   RunLocalRanks(2, [](ProcessGroup&) {
     const auto model = Make(
         {{kParameter, "partial", PartialTensor::Create(Zeros({2})).value()}});
@@ -120,7 +120,7 @@ TEST(StateTest, RefusesWhatHasNoValue) {
 }
 
 // What is there, and what the state has, for each pair of layouts.
-TEST(LoadStateTest, CopiesIntoWhatIsThereWhateverItsLayout) {
+TEST(LoadStateTest, CopiesIntoExistingValuesOfAnyLayout) {
   RunLocalRanks(kRanks, [](ProcessGroup&) {
     SHERD_ASSERT_OK_AND_ASSIGN(
         const ShardingSpecPtr grid,
@@ -165,7 +165,7 @@ TEST(LoadStateTest, AModelLoadsItsOwnState) {
   });
 }
 
-TEST(LoadStateTest, FillsWhatIsNotThereWithHandlesOfTheState) {
+TEST(LoadStateTest, FillsAbsentValuesWithHandlesOfTheState) {
   StateDict state;
   const Tensor tensor = PatternTensor({2, 3}, kFloat32);
   ASSERT_THAT(state.Set("w", tensor), IsOk());
@@ -246,7 +246,7 @@ TEST(LoadStateTest, AnInvalidTreeIsAnErrorOfAllRanks) {
   });
 }
 
-TEST(LoadStateTest, ReportsWhatIsMissingUnexpectedOrMismatched) {
+TEST(LoadStateTest, ReportsMissingUnexpectedAndMismatchedNames) {
   const auto make_model = [] {
     return Make({{kParameter, "size", Zeros({2, 3})},
                  {kParameter, "dtype", Zeros({2})},

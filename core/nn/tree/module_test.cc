@@ -80,7 +80,7 @@ const void* DataOf(Module& root, absl::string_view path) {
   return Get(root, path)->get_if<Tensor>()->data();
 }
 
-TEST(ValueTest, NamesItsKindAndWhatItHolds) {
+TEST(ValueTest, NamesItsKindAndItsContents) {
   const Tensor tensor = PatternTensor({2, 3}, kFloat32);
   const Value list(ValueList{tensor, Value()});
   const Value map(ValueMap{{"a", tensor}});
@@ -256,7 +256,7 @@ TEST(CloneTest, ShardedMembersAreCopiedWithoutOtherRanks) {
   });
 }
 
-TEST(ToTest, MovesNothingToWhereItIsAndKeepsSharing) {
+TEST(ToTest, MembersThatAreThereStayAndRemainShared) {
   RunLocalRanks(2, [](ProcessGroup&) {
     const auto shared = MakeLinear();
     const auto model = Make("Model", {}, {{"a", shared}, {"b", shared}});
@@ -388,7 +388,7 @@ TEST(ModuleTest, AChildOfADeclaredClassIsReplacedByThatClassOnly) {
   EXPECT_EQ(member, nullptr);
 }
 
-TEST(ShardedModelTest, NamesWhatItHas) {
+TEST(ShardedModelTest, HasItsNamesWithAndWithoutShardedTensors) {
   RunLocalRanks(2, [](ProcessGroup&) {
     SHERD_ASSERT_OK_AND_ASSIGN(const auto model,
                                ShardedModel::Create(Chunks(0, 2)));
