@@ -372,7 +372,7 @@ TEST_P(StrangersTest, AnAnnouncementOverTheLimitClosesTheConnection) {
   });
 }
 
-TEST_P(StrangersTest, NoiseAndSilenceDisturbNoWorker) {
+TEST_P(StrangersTest, RandomBytesAndSilentConnectionsDisturbNoWorker) {
   const unsigned seed = std::random_device()();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   RunOver([&](RpcAgent& agent) {

@@ -57,8 +57,8 @@ struct Fail {
   static constexpr absl::string_view kName = "fail";
   using Signature = absl::Status(const std::string&);
 };
-struct Nobodys {
-  static constexpr absl::string_view kName = "nobodys";
+struct Unregistered {
+  static constexpr absl::string_view kName = "unregistered";
   using Signature = absl::Status();
 };
 struct Busy {
@@ -183,7 +183,7 @@ TEST_F(RpcAgentTest, RanksAreOfAnyIntegerAndNamesOfAnyText) {
 }
 
 // The errors that a program must distinguish to continue without lost workers.
-TEST_F(RpcAgentTest, AWorkerThatIsUnavailableIsNotALostOne) {
+TEST_F(RpcAgentTest, AnUnavailableHandlerIsNotALostWorker) {
   RegisterHandler<Busy>([] { return absl::UnavailableError("come later"); });
   RunRankThreads(2, [&](int rank) {
     const auto agent = InitRpc(Options(rank, 2));
@@ -222,8 +222,8 @@ TEST_F(RpcAgentTest, ErrorsNameCallAndWorker) {
                          absl::StrCat("of fail on worker", other, " (rank ",
                                       other, "): broken disk")));
     EXPECT_EQ(ErrorRank(failed), other);
-    EXPECT_THAT(agent.Call<Nobodys>(other),
-                StatusIs(absl::StatusCode::kNotFound, "nobodys"));
+    EXPECT_THAT(agent.Call<Unregistered>(other),
+                StatusIs(absl::StatusCode::kNotFound, "unregistered"));
     EXPECT_THAT(agent.Call<Fail>("workerfoo", "x"),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          "call of fail: Invalid worker name 'workerfoo': the "
@@ -307,7 +307,7 @@ TEST_F(RpcAgentTest, AGracefulShutdownServesTheOthersUntilTheyAreDone) {
   });
 }
 
-TEST_F(RpcAgentTest, ACallThatIsCancelledLeavesNothingWithItsHandler) {
+TEST_F(RpcAgentTest, ACancelledCallReleasesItsArgumentsAtTheHandler) {
   // Never set.
   const Promise<void> promise;
   std::weak_ptr<const Storage> seen;
@@ -433,7 +433,7 @@ TEST_F(RpcAgentTest, AShutdownThatJoinsAnotherHasItsOutcome) {
 }
 
 // Its deadline has passed, and its messages are still under way.
-TEST_F(RpcAgentTest, AShutdownThatIsLateSaysGoodbyeAnyhow) {
+TEST_F(RpcAgentTest, ALateShutdownStillSaysGoodbye) {
   RegisterHandler<Busy>([] { return absl::OkStatus(); });
   absl::Notification is_blocked;
   absl::Notification is_late;

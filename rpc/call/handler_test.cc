@@ -99,7 +99,7 @@ absl::StatusOr<std::string> Repeated(const std::string& text, int count) {
   return result;
 }
 
-TEST(HandlerTest, RunsWhatIsRegistered) {
+TEST(HandlerTest, RunsRegisteredHandlers) {
   RegisterHandler<Repeat<0>>(Repeated);
   EXPECT_THAT(Call<Repeat<0>>("ab", 3), IsOkAndHolds("ababab"));
   RegisterHandler<Check>([](int code) {
