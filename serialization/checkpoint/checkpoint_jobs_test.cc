@@ -138,7 +138,7 @@ class CheckpointJobsTest : public DistributedSaveFixture {
   std::shared_ptr<ProcessGroup> job_;
 };
 
-SHERD_DIST_TEST_F(CheckpointJobsTest, TheSecondIsRefusedByTheFirstsName) {
+SHERD_DIST_TEST_F(CheckpointJobsTest, TheSecondIsRefusedWithTheNameOfTheFirst) {
   RunBody([&] {
     const CallAt at(
         "file/reserve",

@@ -321,7 +321,7 @@ TEST_F(CheckpointProofTest, ALostManifestIsRebuilt) {
   EXPECT_EQ(Files().size(), 3u);
 }
 
-TEST_F(CheckpointProofTest, WhatIsMissingIsNamed) {
+TEST_F(CheckpointProofTest, MissingAndDamagedFilesAreNamed) {
   std::filesystem::remove(PathOf(kManifestFileName));
   const std::vector<std::string> names = Files();
   const std::string bytes = Read(PathOf(names[1]));

@@ -531,7 +531,7 @@ TEST_F(CheckpointTest, SomeTensorsMayBeLoadedAlone) {
   });
 }
 
-TEST_F(CheckpointTest, NothingIsAValidCheckpoint) {
+TEST_F(CheckpointTest, ACheckpointWithoutTensorsIsValid) {
   RunLocalRanks(2, [&](ProcessGroup&) {
     EXPECT_THAT(SaveCheckpoint(path_, Tensors()), IsOk());
   });
@@ -868,7 +868,7 @@ TEST_F(CheckpointTest, OneThatOnlySomeRanksFindIsNotTakenForMissing) {
   expect_refused(0);
 }
 
-TEST_F(CheckpointTest, ItIsNotMissingIfARankFailsBeforeItCanSayWhatItFinds) {
+TEST_F(CheckpointTest, ItIsNotMissingIfARankFailsBeforeItReports) {
   RunLocalRanks(2, [&](ProcessGroup& group) {
     std::optional<CallAt> at;
     if (group.rank() == 1) {
@@ -963,7 +963,7 @@ TEST_F(ReplacedCheckpointTest, AVerificationStartsOver) {
   EXPECT_THAT(VerifyCheckpoint(path_), IsOk());
 }
 
-TEST_F(ReplacedCheckpointTest, AReaderThatIsOpenSaysSo) {
+TEST_F(ReplacedCheckpointTest, AnOpenReaderOfAReplacedOneIsDataLoss) {
   SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
                              CheckpointReader::Open(path_));
   Replace();
@@ -1107,7 +1107,7 @@ TEST_F(CheckpointTest, LeftoversStayIfItIsUnknownWhetherThereIsAManifest) {
   EXPECT_FALSE(Files().contains(leftover));
 }
 
-TEST_F(CheckpointTest, ASwitchThatMayNotLastIsToldAndKeepsBothCheckpoints) {
+TEST_F(CheckpointTest, ASwitchThatMayNotLastIsReportedAndKeepsBothCheckpoints) {
   Save(2, 0, 1);
   const std::set<std::string> before = Files();
   {
@@ -1170,7 +1170,7 @@ TEST_F(CheckpointTest, AnErrorAtClosingIsAnErrorOfTheSave) {
   }
 }
 
-TEST_F(CheckpointTest, WhicheverOperationOfALoadFailsAllRanksSayWhichRank) {
+TEST_F(CheckpointTest, WhicheverOperationOfALoadFailsAllRanksNameTheRank) {
   const int kRanks = 3;
   Save(2, 0, 1);
   for (int rank = 0; rank < kRanks; ++rank) {

@@ -247,7 +247,7 @@ TEST_F(DeviceCheckpointTest, ValuesAreConvertedOnTheirWayToADevice) {
   });
 }
 
-TEST_F(DeviceCheckpointTest, ReplicasGetWhatOneRankRead) {
+TEST_F(DeviceCheckpointTest, ReplicasShareTheReadOfOneRank) {
   RunLocalRanks(3, [&](ProcessGroup&) {
     const auto rows =
         Placed(ChunkShardingSpec::Create(0, PlacementsOnRanks(3)).value(),

@@ -271,7 +271,7 @@ TEST_F(LeaseTest, OneOutOfSightIsRefusedWithTheTimeOfItsEnd) {
   EXPECT_THAT(Read(), IsOkAndHolds(record));
 }
 
-TEST_F(LeaseTest, ADamagedOneIsNobodys) {
+TEST_F(LeaseTest, ADamagedLeaseHasNoHolder) {
   for (const std::string& text :
        {std::string(), std::string(300, '\0'), std::string(5000, 'x'),
         EncodeLease(SampleLease()).substr(0, 100)}) {
@@ -373,7 +373,7 @@ TEST_F(LeaseTest, OneThatCannotBeRemovedIsMarkedAsOver) {
   EXPECT_EQ(lease->generation(), 2u);
 }
 
-TEST_F(LeaseTest, AProcessTakesOverWhatItLeftItself) {
+TEST_F(LeaseTest, AProcessTakesOverItsOwnFormerLease) {
   LeaseRecord record = SampleLease();
   record.holder = {BootId(), OwnNamespace("pid"), ProcessIdentity::Own()};
   record.renewed = absl::FromUnixMillis(absl::ToUnixMillis(absl::Now()));
@@ -381,7 +381,7 @@ TEST_F(LeaseTest, AProcessTakesOverWhatItLeftItself) {
   EXPECT_THAT(Take(1), IsOk());
 }
 
-TEST_F(LeaseTest, WhicheverOperationFailsNothingThatHoldsStays) {
+TEST_F(LeaseTest, WhicheverOperationFailsNoLeaseIsLeftHeld) {
   bool hit = true;
   for (int64_t call = 1; hit; ++call) {
     SCOPED_TRACE(call);

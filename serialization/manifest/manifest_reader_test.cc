@@ -130,7 +130,7 @@ TEST_F(ManifestReaderTest, ALargeOneIsReadInParts) {
   EXPECT_LE(reader.bytes_read() - before, 80 << 10);
 }
 
-TEST_F(ManifestReaderTest, EachReadIsASignOfLife) {
+TEST_F(ManifestReaderTest, EachReadReportsProgress) {
   Write(ManyTensors(10000, 3000));
   const CountPassages reads("file/read", {.subject = manifest_path_});
   int signs = 0;

@@ -33,7 +33,7 @@ TEST(ManifestTest, AnEmptyShardMayLieAnywhere) {
               StatusIs(absl::StatusCode::kDataLoss, "is not inside [0, 5]"));
 }
 
-TEST(ManifestTest, KeysOfShardsTellTensorAndPlaceApart) {
+TEST(ManifestTest, KeysOfShardsDistinguishTensorsAndPlaces) {
   EXPECT_EQ(ShardKey("w", {2, 0}), "w@2,0");
   EXPECT_EQ(ShardKey("s", {}), "s@");
   EXPECT_EQ(ShardKey("a@1", {0}), "a@1@0");

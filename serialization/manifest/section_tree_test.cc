@@ -290,7 +290,7 @@ Manifest ManyBoxes(int tensors, int layers) {
   return manifest;
 }
 
-TEST(SectionTreeTest, WhatIsWrittenCanBeReadWithTheSameMemory) {
+TEST(SectionTreeTest, SectionsAreReadWithTheMemoryThatWritingAllowed) {
   const Manifest manifest = ManyBoxes(20, 10);
   const std::string bytes = *EncodeManifest(manifest);
   int64_t refused = 16 << 10;

@@ -172,7 +172,7 @@ TEST_F(SafetensorsTest, WritesTheBytesOfTheGoldenFilesOfVersion1) {
   }
 }
 
-TEST_F(SafetensorsTest, WritesWhatItReadsBackAndMaps) {
+TEST_F(SafetensorsTest, ReadsBackAndMapsWhatItWrote) {
   std::vector<SafetensorsTensorInfo> infos;
   std::map<std::string, Tensor> tensors;
   for (int d = 0; d < kNumDTypes; ++d) {
@@ -328,7 +328,7 @@ TEST_F(SafetensorsTest, AFileAppearsOnlyIfItWasClosed) {
   EXPECT_THAT(files_.Exists(path), IsOkAndHolds(false));
 }
 
-TEST_F(SafetensorsTest, AFileThatMayNotLastIsToldFromOneThatFailed) {
+TEST_F(SafetensorsTest, AFileThatMayNotLastIsDistinguishedFromAFailure) {
   const std::string path = Path("f");
   SHERD_ASSERT_OK_AND_ASSIGN(
       const std::unique_ptr<SafetensorsWriter> writer,

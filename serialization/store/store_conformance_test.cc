@@ -101,7 +101,7 @@ class StoreConformanceTest : public ::testing::TestWithParam<const char*> {
   const LeaveOutSyncs no_syncs_;
 };
 
-TEST_P(StoreConformanceTest, OneThatNothingWasPutInIsEmpty) {
+TEST_P(StoreConformanceTest, ANewStoreIsEmpty) {
   EXPECT_THAT(store_->List(""), IsOkAndHolds(IsEmpty()));
   EXPECT_THAT(store_->Stat("a"), StatusIs(absl::StatusCode::kNotFound));
   EXPECT_THAT(store_->OpenForRead("a"), StatusIs(absl::StatusCode::kNotFound));
@@ -302,7 +302,7 @@ TEST_P(DirectoryStoreTest, OfManyProcessesThatPutIfAbsentOneSucceeds) {
   EXPECT_THAT(store_->List(""), IsOkAndHolds(::testing::SizeIs(40)));
 }
 
-TEST_P(DirectoryStoreTest, WhatDeadProcessesLeftIsRemoved) {
+TEST_P(DirectoryStoreTest, UploadsOfDeadProcessesAreRemoved) {
   ASSERT_EQ(InChild([this] {
               auto writer = store_->BeginPut("a");
               // Its process ends, and not its destructor.
@@ -426,7 +426,7 @@ TEST_P(DirectoryStoreTest, OneThatIsRemovedMeanwhileIsCreatedAgain) {
   EXPECT_THAT(store_->FreeBytes(), IsOkAndHolds(::testing::Gt(0)));
 }
 
-TEST_P(DirectoryStoreTest, WhatWasPutSurvivesALossOfPower) {
+TEST_P(DirectoryStoreTest, ObjectsSurviveALossOfPower) {
   const std::string survived = directory_ + "_survived";
   std::filesystem::create_directories(directory_);
   PowerLossFiles files(FileSystem::Posix(), directory_);

@@ -104,7 +104,7 @@ TEST_F(StoreFilesTest, AFileThatIsNotClosedNeverAppears) {
               StatusIs(absl::StatusCode::kNotFound));
 }
 
-TEST_F(StoreFilesTest, ARenamePlacesWhatIsStillOpen) {
+TEST_F(StoreFilesTest, ARenamePlacesAFileThatIsStillOpen) {
   SHERD_ASSERT_OK_AND_ASSIGN(const auto file, files_.Create(In("a.tmp")));
   EXPECT_THAT(file->WriteAt(0, AsBytes("lease 1")), IsOk());
   EXPECT_THAT(files_.RenameNew(In("a.tmp"), In("lease.sherd")), IsOk());
@@ -177,7 +177,7 @@ TEST_F(StoreFilesTest, AFileThatIsRenamedOrRemovedIsGone) {
               IsOkAndHolds(ElementsAre("a.sherd", "b.sherd")));
 }
 
-TEST_F(StoreFilesTest, WhatCannotBeRemovedNowIsGoneAllTheSame) {
+TEST_F(StoreFilesTest, AnObjectThatCannotBeRemovedNowIsHidden) {
   bool fails = true;
   WatchedStore view(store_, [&](absl::string_view operation) -> absl::Status {
     return fails && operation == "remove" ? absl::UnavailableError("injected")
@@ -215,7 +215,7 @@ TEST_F(StoreFilesTest, AnObjectOfAPlacedNameIsItsFileUntilItIsReplaced) {
   EXPECT_THAT(files_.List(kRoot), IsOkAndHolds(ElementsAre("m.sherd")));
 }
 
-TEST_F(StoreFilesTest, ANameWhoseObjectIsGoneIsALossAndNoAbsence) {
+TEST_F(StoreFilesTest, ANameWhoseObjectIsMissingIsDataLossAndNotNotFound) {
   Place("m.sherd", "x");
   SHERD_ASSERT_OK_AND_ASSIGN(const auto objects, store_.List("placed.tmp-"));
   ASSERT_THAT(store_.Remove(objects.at(0)), IsOk());
@@ -224,7 +224,7 @@ TEST_F(StoreFilesTest, ANameWhoseObjectIsGoneIsALossAndNoAbsence) {
   EXPECT_THAT(files_.KindOf(In("m.sherd")), IsOkAndHolds(FileKind::kRegular));
 }
 
-TEST_F(StoreFilesTest, ADamagedIndexIsNoEmptyDirectory) {
+TEST_F(StoreFilesTest, ADamagedIndexIsNotAnEmptyDirectory) {
   Place("m.sherd", "x");
   ASSERT_THAT(store_.Put(IndexObjectName(2), AsBytes("garbage")), IsOk());
   const auto damaged = StatusIs(absl::StatusCode::kDataLoss,
@@ -279,7 +279,7 @@ TEST_F(StoreFilesTest, OldTablesGo) {
 
 // Whichever operation of the store fails, once: an operation on files that
 // returned OK was done, and one that returned an error was not.
-TEST_F(StoreFilesTest, AnErrorSaysThatNothingWasDone) {
+TEST_F(StoreFilesTest, AnErrorReportsThatNothingWasDone) {
   bool failed = true;
   for (int at = 0; failed; ++at) {
     SCOPED_TRACE(at);

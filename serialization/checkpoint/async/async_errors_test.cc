@@ -67,7 +67,7 @@ TEST_F(AsyncErrorsTest, AnErrorIsAtTheHandlesOfAllRanks) {
   ExpectHolds(Path(1), 1);
 }
 
-TEST_F(AsyncErrorsTest, AnErrorThatNobodySawIsReturnedByTheNextSaveOnce) {
+TEST_F(AsyncErrorsTest, AnUnreportedErrorIsReturnedByTheNextSaveOnce) {
   RunLocalRanks(2, [&](ProcessGroup& group) {
     const Tensors tensors = MakeTensors(2, 1);
     const FailFileOperation fault("create", "*/shard-*",
@@ -153,7 +153,7 @@ TEST_F(AsyncErrorsTest, ASaveThatOnlyReportsAnErrorIsNotReported) {
   ExpectHolds(Path(3), 1);
 }
 
-TEST_F(AsyncErrorsTest, FlushReturnsAnErrorThatNobodySawAndSavesBeginAnew) {
+TEST_F(AsyncErrorsTest, FlushReturnsAnUnreportedErrorAndSavesBeginAnew) {
   RunLocalRanks(2, [&](ProcessGroup& group) {
     const Tensors tensors = MakeTensors(2, 1);
     {
@@ -172,7 +172,7 @@ TEST_F(AsyncErrorsTest, FlushReturnsAnErrorThatNobodySawAndSavesBeginAnew) {
   ExpectHolds(Path(), 1);
 }
 
-TEST_F(AsyncErrorsTest, WhatIsWrongOnOneRankIsTheErrorOfAllHandles) {
+TEST_F(AsyncErrorsTest, BadArgumentsOfOneRankAreTheErrorOfAllHandles) {
   RunLocalRanks(3, [&](ProcessGroup& group) {
     Tensors tensors = MakeTensors(3, 1);
     const auto expect = [&](const AsyncSaveOptions& options,

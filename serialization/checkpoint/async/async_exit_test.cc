@@ -59,7 +59,7 @@ TEST_F(AsyncExitTest, TheSaveThatRunsIsFinished) {
   EXPECT_THAT(VerifyCheckpoint(path_), IsOk());
 }
 
-TEST_F(AsyncExitTest, AnErrorThatNobodySawIsLogged) {
+TEST_F(AsyncExitTest, AnUnreportedErrorIsLogged) {
   std::filesystem::remove_all(path_);
   EXPECT_EXIT(
       {

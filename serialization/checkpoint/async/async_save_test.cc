@@ -260,7 +260,7 @@ TEST_F(AsyncSaveTest, ASaveMayKeepTheLastHandleOfItsGroup) {
   ExpectHolds(Path(1), 1);
 }
 
-TEST_F(AsyncSaveTest, ReportsWhatSaveCheckpointReports) {
+TEST_F(AsyncSaveTest, ReportsTheSameErrorsAsSaveCheckpoint) {
   RunLocalRanks(2, [&](ProcessGroup&) {
     const Tensors tensors = MakeTensors(2, 1);
     CheckpointStats expected, stats;

@@ -166,7 +166,7 @@ TEST(SaveSnapshotTest, CopiesWithAnyNumberOfThreads) {
 }
 
 // The other ranks wait as long as this one shows that it goes on.
-TEST(SaveSnapshotTest, SaysAfterEachUnitThatItGoesOn) {
+TEST(SaveSnapshotTest, ReportsProgressAfterEachUnit) {
   RunLocalRanks(1, [](ProcessGroup& group) {
     // 16 MiB and a little, of which a thread takes 1 MiB at a time.
     const Part part(group, {{"a", {5}}, {"large", {4100, 1024}}});
@@ -198,7 +198,7 @@ TEST(SaveSnapshotTest, SaysAfterEachUnitThatItGoesOn) {
 const std::map<std::string, Dims> kFour = {
     {"a", {1024}}, {"b", {512}}, {"c", {256}}, {"d", {128}}};
 
-TEST(SaveSnapshotTest, TheNextWaveTakesTheRoomOfWhatWasWritten) {
+TEST(SaveSnapshotTest, TheNextWaveReusesTheMemoryOfWrittenCopies) {
   RunLocalRanks(1, [](ProcessGroup& group) {
     const Part part(group, kFour);
     StagingRing ring;
@@ -236,7 +236,7 @@ TEST(SaveSnapshotTest, TheNextWaveTakesTheRoomOfWhatWasWritten) {
   });
 }
 
-TEST(SaveSnapshotTest, IsCompleteOnceWhatStaysWhereItIsWasWritten) {
+TEST(SaveSnapshotTest, IsCompleteOnceTensorsThatAreNotCopiedAreWritten) {
   RunLocalRanks(1, [](ProcessGroup& group) {
     const Part part(group, kFour);
     StagingRing ring;

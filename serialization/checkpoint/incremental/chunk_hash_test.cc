@@ -152,7 +152,7 @@ TEST(ChunkHashTest, StridesDoNotMatter) {
   }
 }
 
-TEST(ChunkHashTest, TellsOfItsProgress) {
+TEST(ChunkHashTest, ReportsItsProgress) {
   SHERD_ASSERT_OK_AND_ASSIGN(const Tensor tensor,
                              Tensor::Zeros({4 << 20}, {.dtype = kUInt8}));
   std::vector<ChunkHash> hashes(16);

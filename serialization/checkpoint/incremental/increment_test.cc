@@ -118,7 +118,7 @@ TEST(IncrementTest, RunsOfChangedChunksAreWritten) {
   EXPECT_THAT(vector.files(), SizeIs(1));
 }
 
-TEST(IncrementTest, AFileOfWhichLittleIsOfUseIsGivenUp) {
+TEST(IncrementTest, AFileWithLittleDataInUseIsRewritten) {
   Vectors vector = OneVector(99);
   vector.Save();
   // More than a quarter of the first file is left: 26 and 25 chunks, and the

@@ -239,7 +239,7 @@ TEST_F(IncrementalSaveTest, OnlyChangedChunksAreWritten) {
       0);
 }
 
-TEST_F(IncrementalSaveTest, WhatIsUnchangedIsNotWritten) {
+TEST_F(IncrementalSaveTest, UnchangedTensorsAreNotWritten) {
   SaveChunks(4);
   for (int i = 0; i < 3; ++i) {
     SHERD_ASSERT_OK_AND_ASSIGN(const int64_t bytes, SaveState());
@@ -272,7 +272,7 @@ TEST_F(IncrementalSaveTest, AChangeBackIsAChange) {
   ExpectHolds(path_, state_);
 }
 
-TEST_F(IncrementalSaveTest, ABaseThatDoesNotFitIsOfNoUse) {
+TEST_F(IncrementalSaveTest, ABaseThatDoesNotFitIsNotUsed) {
   if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   SaveChunks(4);
   const int64_t whole = 4 * kChunkBytes;

@@ -138,7 +138,7 @@ TEST_F(LoadLimitsTest, ADirectoryInPlaceOfADataFileIsALoss) {
   ExpectFails({6, 4}, "expected a data file");
 }
 
-TEST_F(LoadLimitsTest, RanksThatLeaveOtherNamesOutAreTold) {
+TEST_F(LoadLimitsTest, RanksThatLeaveOutDifferentNamesGetAnError) {
   Write();
   RunLocalRanks(2, [&](ProcessGroup& group) {
     const std::string name = absl::StrCat("absent", group.rank());

@@ -301,7 +301,7 @@ TEST_F(LoadTest, LayoutsOfOneSizeTakeTurnsInAnExchange) {
   });
 }
 
-TEST_F(LoadTest, PagesThatNobodyWantsAreNotRead) {
+TEST_F(LoadTest, UnneededPagesAreNotRead) {
   std::vector<std::string> names;
   for (int i = 10; i < 90; ++i) names.push_back(absl::StrCat("t", i));
   Save(1, names, {1024}, kInt32, Chunks(0, 1));
@@ -344,7 +344,7 @@ TEST_F(LoadTest, ChunksThatManyRanksReadPartsOfAreCheckedByShares) {
   });
 }
 
-TEST_F(LoadTest, WhatDoesNotFitIsLeftAndReportedIfItMayBe) {
+TEST_F(LoadTest, UnlessStrictMismatchedTensorsAreSkippedAndReported) {
   Save(2, {"a", "b", "c"}, {6, 4}, kInt32, Chunks(0, 2));
   RunLocalRanks(2, [&](ProcessGroup&) {
     SHERD_ASSERT_OK_AND_ASSIGN(

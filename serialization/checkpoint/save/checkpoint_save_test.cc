@@ -410,7 +410,7 @@ TEST_F(CheckpointSaveTest, ATensorThatNoFileCanHoldIsRefused) {
   });
 }
 
-TEST_F(CheckpointSaveTest, TheLastSaveIdIsToldOf) {
+TEST_F(CheckpointSaveTest, TheLastSaveIdIsReported) {
   RunLocalRanks(1, [&](ProcessGroup&) {
     ASSERT_THAT(SaveCheckpoint(path_, Samples(0, 1, 1)), IsOk());
     SHERD_ASSERT_OK_AND_ASSIGN(Manifest manifest,

@@ -29,7 +29,7 @@ std::optional<int> Find(Values& values,
   return found ? std::optional<int>(**found) : std::nullopt;
 }
 
-TEST(LastOfGroupsTest, WhatWasNotUsedForLongGoes) {
+TEST(LastOfGroupsTest, TheLeastRecentlyUsedIsDropped) {
   RunLocalRanks(1, [&](ProcessGroup&) {
     Values values;
     const auto group = *DefaultGroup();

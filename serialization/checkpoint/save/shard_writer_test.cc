@@ -143,7 +143,7 @@ TEST_F(ShardWriterTest, AStridedTensorIsWrittenRowMajor) {
               IsOkAndHolds(Crc32c(bytes)));
 }
 
-TEST_F(ShardWriterTest, ReadingALongShardTellsOfItsProgress) {
+TEST_F(ShardWriterTest, ReadingALongShardReportsProgress) {
   // 4 MiB, in one run and in runs of 4 bytes.
   const Tensor rows = Iota({1024, 1024});
   for (const Tensor& tensor : {rows, *rows.Transpose(0, 1)}) {

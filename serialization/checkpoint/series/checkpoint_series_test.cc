@@ -298,7 +298,7 @@ TEST_F(CheckpointSeriesTest, AManifestThatIsDamagedAnywhereIsPassedOver) {
   EXPECT_EQ(Latest()->step, 2);
 }
 
-TEST_F(CheckpointSeriesTest, WhereNoStepIsWholeThatIsNotNone) {
+TEST_F(CheckpointSeriesTest, WhereNoStepIsWholeLatestIsDataLossAndNotNotFound) {
   if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   ASSERT_THAT(Save(1, {1, 2}), IsOk());
   std::filesystem::resize_file(ManifestOf(1), 40);
@@ -428,7 +428,7 @@ TEST_F(CheckpointSeriesTest, JobsThatTakeTurnsKeepEachOthersFiles) {
   ExpectExactly(path_, 1, {0, 1, 2, 3, 4, 5, 6});
 }
 
-TEST_F(CheckpointSeriesTest, AFileInPlaceOfTheDirectoryIsNoEmptySeries) {
+TEST_F(CheckpointSeriesTest, AFileInPlaceOfTheDirectoryIsNotAnEmptySeries) {
   if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   std::ofstream(path_) << "a file";
   EXPECT_THAT(Latest(), StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -532,7 +532,7 @@ TEST_F(CheckpointSeriesTest, FilesStayIfTheRemovalOfTheirStepMayNotLast) {
   ExpectExactly(path_, 1, {2, 3});
 }
 
-TEST_F(CheckpointSeriesTest, AStepThatMayNotLastIsToldAndRemovesNothing) {
+TEST_F(CheckpointSeriesTest, AStepThatMayNotLastIsReportedAndRemovesNothing) {
   if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   ASSERT_THAT(Save(1, {1}), IsOk());
   {

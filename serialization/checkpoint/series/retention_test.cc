@@ -73,7 +73,7 @@ TEST(RetentionTest, AMultipleThatIsDamagedGoesAndOneThatIsIncompleteStays) {
   EXPECT_THAT(ExpiredSteps(rule, 30, steps), ElementsAre(10));
 }
 
-TEST(RetentionTest, WhatCannotBeReadNowStays) {
+TEST(RetentionTest, StepsThatCannotBeReadNowStay) {
   std::vector<StepState> steps = Steps({10, 20, 30});
   steps[0].state = StepState::kUnknown;
   EXPECT_THAT(ExpiredSteps({.keep_last = 1}, 30, steps), ElementsAre(20));

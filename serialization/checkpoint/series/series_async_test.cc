@@ -106,7 +106,8 @@ TEST_F(SeriesAsyncTest, AnErrorIsAtTheHandleAndOnceAtTheNextSave) {
   ExpectExactly(path_, 2, {2});
 }
 
-TEST_F(SeriesAsyncTest, RanksLearnOfAFailedSaveInOtherWaysAndGoOnTogether) {
+TEST_F(SeriesAsyncTest,
+       RanksThatLearnOfAFailedSaveDifferentlyContinueTogether) {
   absl::BlockingCounter begun(2);
   const CallAt hold("file/create", [&] { begun.Wait(); },
                     {.rank = 1, .subject = "*.safetensors"});

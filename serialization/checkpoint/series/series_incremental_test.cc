@@ -385,7 +385,7 @@ TEST_F(SeriesIncrementalTest, ARankWithoutRoomForItsCopiesWritesAll) {
   }
 }
 
-TEST_F(SeriesIncrementalTest, WhatStepsShareIsCheckedOnce) {
+TEST_F(SeriesIncrementalTest, SharedChunksAreCheckedOnce) {
   if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   WithSeries({}, [&](CheckpointSeries& series, const int64_t&) {
     for (int step = 0; step < 4; ++step) {

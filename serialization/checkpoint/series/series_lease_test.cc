@@ -55,7 +55,7 @@ TEST_F(SeriesLeaseTest, AnotherHolderOfTheLeaseIsNamedAndNothingGoes) {
 }
 
 // The lease is lost after the switch: what this save knows may be wrong.
-TEST_F(SeriesLeaseTest, WhoHasLostTheLeaseRemovesNothing) {
+TEST_F(SeriesLeaseTest, AHolderThatLostTheLeaseRemovesNothing) {
   ASSERT_THAT(Save(1, {1}), IsOk());
   {
     const CallAt lose("file/sync_directory", [this] { LoseLease(); },
@@ -67,7 +67,7 @@ TEST_F(SeriesLeaseTest, WhoHasLostTheLeaseRemovesNothing) {
 }
 
 // As by a process that was stopped for long while it removed old steps.
-TEST_F(SeriesLeaseTest, WhoLosesTheLeaseMeanwhileRemovesNoMore) {
+TEST_F(SeriesLeaseTest, AHolderThatLosesTheLeaseMeanwhileRemovesNoMore) {
   ASSERT_THAT(Save(1, {1, 2, 3}), IsOk());
   const auto lose = [this] { LoseLease(); };
   {
@@ -91,7 +91,7 @@ TEST_F(SeriesLeaseTest, WhoLosesTheLeaseMeanwhileRemovesNoMore) {
   ExpectExactly(path_, 1, {2, 3, 5});
 }
 
-TEST_F(SeriesLeaseTest, WhoLosesTheLeaseMeanwhileLeavesMostFiles) {
+TEST_F(SeriesLeaseTest, AHolderThatLosesTheLeaseMeanwhileLeavesMostFiles) {
   if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   ASSERT_THAT(Save(1, {1}), IsOk());
   for (int rank = 0; rank < 64; ++rank) {

@@ -120,7 +120,7 @@ class StateBlobDamageTest : public ::testing::Test {
   std::string path_;
 };
 
-TEST_F(StateBlobDamageTest, BytesThatAreNoMessageAreNamed) {
+TEST_F(StateBlobDamageTest, BytesThatAreNotAMessageAreNamed) {
   const auto good = RowOf(StateOf({{"a", 1}}), 64);
   auto bad = good;
   bad[1] = std::byte{1};

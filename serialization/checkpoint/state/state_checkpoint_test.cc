@@ -318,7 +318,7 @@ TEST_F(StateCheckpointTest, AStateIsOfOneSave) {
   }
 }
 
-TEST_F(StateCheckpointTest, ARankWithoutACheckpointIsNoNewBeginning) {
+TEST_F(StateCheckpointTest, ARankThatDoesNotFindTheCheckpointDoesNotStartAnew) {
   RunLocalRanks(2, [&](ProcessGroup& group) {
     ASSERT_THAT(SaveCheckpoint(path_, StateOf({{"step", 1}})), IsOk());
     StateDict state;
