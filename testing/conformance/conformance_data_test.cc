@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(GuardedBufferTest, NoticesAByteBesideIt) {
+TEST(GuardedBufferTest, DetectsAChangedByteBesideIt) {
   for (const size_t shift : {0, 1, 7}) {
     for (const size_t size : {0, 1, 64, 1003}) {
       GuardedBuffer buffer(size, shift);
@@ -39,7 +39,7 @@ TEST(GuardedBufferTest, NoticesAByteBesideIt) {
   }
 }
 
-TEST(CheckUntouchedTest, NoticesEachByte) {
+TEST(CheckUntouchedTest, DetectsEachChangedByte) {
   GuardedBuffer buffer(9);
   EXPECT_THAT(CheckUntouched(buffer.bytes()), IsOk());
   buffer.bytes()[8] = std::byte{1};
@@ -114,7 +114,7 @@ TEST(ReducedTest, SumsAreExactWhateverTheOrder) {
 }
 
 // A backend that computes in less than it has to is found out.
-TEST(ReducedTest, LessPrecisionShows) {
+TEST(ReducedTest, DetectsLessPrecision) {
   std::vector<double> rough;
   for (const float sum : Sum<double, float>(3)) rough.push_back(sum);
   EXPECT_THAT(Check(ReduceOp::kSum, 3, rough),
@@ -160,7 +160,7 @@ TEST(ReducedTest, EveryBitOfEveryElementCounts) {
 
 // The input of one rank is not a result of two: a backend that forgets one is
 // detected, for every type and reduction.
-TEST(ReducedTest, AForgottenRankShows) {
+TEST(ReducedTest, DetectsAForgottenRank) {
   for (int dtype = 0; dtype < kNumDTypes; ++dtype) {
     for (int op = 0; op < kNumReduceOps; ++op) {
       const auto type = static_cast<DType>(dtype);

@@ -24,7 +24,7 @@ using ::testing::Not;
 
 Deadline Now() { return Deadline::After(absl::ZeroDuration()); }
 
-TEST(FaultsTest, AnAllocationFailsAtTheOneThatIsMeant) {
+TEST(FaultsTest, TheChosenAllocationFails) {
   FailAllocationAt fault({.nth = 2, .min_bytes = 100});
   EXPECT_THAT(Storage::Allocate(100), IsOk());
   EXPECT_THAT(Storage::Allocate(99), IsOk());
@@ -127,7 +127,7 @@ TEST_F(FaultyFilesTest, EachOfManyReadsIsCounted) {
   EXPECT_EQ(fault.count(), 2);
 }
 
-TEST_F(FaultyFilesTest, OnlyThePathsThatAreMeantFail) {
+TEST_F(FaultyFilesTest, OnlyMatchingPathsFail) {
   FailFileOperation fault("rename", "*/new", absl::InternalError("no"),
                           {.times = 9});
   ASSERT_THAT(files_.Create(path_), IsOk());
@@ -220,7 +220,7 @@ TEST(FaultsTest, ASlowRankOnlyTakesLonger) {
   EXPECT_TRUE(fault.happened());
 }
 
-TEST(FaultsTest, ATestSeesWhatIsThereAtAPoint) {
+TEST(FaultsTest, ATestCanInspectTheStateAtAPoint) {
   HashStore store;
   ASSERT_THAT(store.Set("key", "before"), IsOk());
   std::string seen;
@@ -246,7 +246,7 @@ TEST(FaultsTest, SeveralFaultsHappenAtOnePassage) {
 
 // Mistakes of a test.
 
-TEST(FaultsTest, AFaultThatDidNotHappenFailsTheTestAndReportsWhatDid) {
+TEST(FaultsTest, AFaultThatDidNotHappenFailsTheTestAndListsPassages) {
   EXPECT_NONFATAL_FAILURE(
       { FailAllocationAt fault; },
       "a failed allocation at passage 1 of tensor/allocate. It was passed 0 "
@@ -271,7 +271,7 @@ TEST(FaultsTest, AnUnknownPointIsRefusedWithTheKnownOnes) {
       "comm/before_meeting, ");
 }
 
-TEST(FaultsTest, WhatAPointCannotDoIsRefused) {
+TEST(FaultsTest, EffectsThatAPointDoesNotHaveAreRefused) {
   EXPECT_NONFATAL_FAILURE(
       { FailAt fault("comm/destroy", absl::InternalError("")); },
       "a failure is not possible at comm/destroy (Destroy, before the other "

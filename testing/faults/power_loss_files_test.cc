@@ -80,7 +80,7 @@ class PowerLossFilesTest : public ::testing::Test {
   const std::string other_ = directory_ + "_other";
 };
 
-TEST_F(PowerLossFilesTest, WhatWasThereAtFirstLasts) {
+TEST_F(PowerLossFilesTest, InitialFilesAreDurable) {
   {
     PowerLossFiles files(FileSystem::Posix(), directory_);
     ASSERT_THAT(files.CreateDirectories(Path("a/b")), IsOk());
@@ -201,7 +201,7 @@ TEST_F(PowerLossFilesTest, AWriteThatFailedStaysInDoubt) {
   EXPECT_THAT(Survivors(files, kAll), ElementsAre(Pair("file", "text")));
 }
 
-TEST_F(PowerLossFilesTest, ASyncDoesNotCoverWhatIsWrittenMeanwhile) {
+TEST_F(PowerLossFilesTest, ASyncDoesNotCoverConcurrentWrites) {
   PowerLossFiles files(FileSystem::Posix(), directory_);
   const auto file = MakeFile(files, "file", "text");
   ASSERT_THAT(files.SyncDirectory(directory_), IsOk());
@@ -247,7 +247,7 @@ TEST_F(PowerLossFilesTest, FromTheCutOnNothingIsDone) {
   EXPECT_THAT(Survivors(files, kNothing), IsEmpty());
 }
 
-TEST_F(PowerLossFilesTest, WhatIsElsewhereIsNotRecorded) {
+TEST_F(PowerLossFilesTest, OtherDirectoriesAreNotRecorded) {
   PowerLossFiles files(FileSystem::Posix(), directory_);
   const std::string elsewhere = directory_ + "_elsewhere";
   SHERD_ASSERT_OK_AND_ASSIGN(const auto file, files.Create(elsewhere));

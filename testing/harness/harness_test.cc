@@ -479,7 +479,7 @@ TEST_F(HarnessTest, RanksThatCannotBeStartedAreReported) {
                     HasSubstr("Resource temporarily unavailable")));
 }
 
-TEST_F(HarnessTest, WhatAllRanksSkipIsSkippedWithItsReason) {
+TEST_F(HarnessTest, ATestThatAllRanksSkipIsSkippedWithItsReason) {
   EXPECT_THAT(OutputOf("AllRanksSkip", 0),
               AllOf(HasSubstr("[  SKIPPED ] 1 test"),
                     HasSubstr("Skipped due to small world size. on purpose")));
@@ -613,7 +613,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "[rank 2] last line"}}),
     [](const auto& info) { return std::string(info.param.test); });
 
-TEST_F(LauncherTest, WhatAllRanksSkipIsSkippedWithItsReason) {
+TEST_F(LauncherTest, ATestThatAllRanksSkipIsSkippedWithItsReason) {
   EXPECT_THAT(OutputOf("AllRanksSkip", 0),
               HasSubstr("Skipped due to small world size. on purpose"));
 }
@@ -646,7 +646,7 @@ void HarnessTest::ExpectLeftoversDie(const std::string& test) {
   }
 }
 
-TEST_F(HarnessTest, WhatRanksLeaveBehindDiesWithThem) {
+TEST_F(HarnessTest, ProcessesThatRanksLeaveBehindDieWithThem) {
   ExpectLeftoversDie("LeavesAProcessBehind");
 }
 
@@ -658,7 +658,7 @@ TEST_F(HarnessTest, ADaemonThatWritesForEverDoesNotKeepTheRunFromEnding) {
   ExpectLeftoversDie("LeavesAFloodBehind");
 }
 
-TEST_F(LauncherTest, WhatRanksLeaveBehindDiesWithThem) {
+TEST_F(LauncherTest, ProcessesThatRanksLeaveBehindDieWithThem) {
   ExpectLeftoversDie("LeavesADaemonBehind");
 }
 

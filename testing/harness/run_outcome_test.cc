@@ -153,7 +153,7 @@ TEST(RunOutcomeTest, ABarrierThatFailsBecauseAnotherRankDidIsLeftOut) {
   // Not known why: then it counts.
   EXPECT_THAT(JudgeRanks({alone, Passed()}).text,
               StartsWith("root cause: rank 0 failed"));
-  // Nor is a barrier that takes too long anybody's echo.
+  // A barrier that takes too long does not repeat another rank's failure.
   const RankOutcome late = Failed(
       2, absl::StrCat(kFinalBarrier, ": DEADLINE_EXCEEDED: rank 1 is late"));
   EXPECT_THAT(JudgeRanks({late, Failed(3, "a")}).failures, SizeIs(2));
@@ -186,7 +186,7 @@ TEST(RunOutcomeTest, AFailureOutranksSkips) {
   EXPECT_THAT(verdict.text, StartsWith("root cause: rank 1 failed"));
 }
 
-TEST(RunOutcomeTest, NothingButAPerfectEndPasses) {
+TEST(RunOutcomeTest, OnlyACleanEndPasses) {
   std::vector<std::pair<const char*, RankOutcome>> ends;
   ends.push_back({"exited with code 0 before the end", Passed()});
   ends.back().second.done.reset();
@@ -246,7 +246,7 @@ TEST(RunOutcomeTest, RanksThatTheLauncherEndedAreNotTheCause) {
   EXPECT_EQ(Judge(run).kind, Kind::kPassed);
 }
 
-TEST(RunOutcomeTest, ATimeoutNamesWhoDidNotEndAndWhere) {
+TEST(RunOutcomeTest, ATimeoutNamesTheRanksThatDidNotEndAndWhere) {
   RunOutcome run;
   run.timed_out = true;
   run.timeout = absl::Seconds(3);

@@ -130,7 +130,7 @@ SHERD_DIST_TEST_F(ShardedMatchersTest, ARankLooksAtItsOwnShards) {
   }
 }
 
-SHERD_DIST_TEST_F(ShardedMatchersTest, AllRanksHearOfADifferenceOnOne) {
+SHERD_DIST_TEST_F(ShardedMatchersTest, ADifferenceOnOneRankIsReportedOnAll) {
   const ShardedTensor actual = Rows(1);
   if (rank() == 1) Set(actual, 0, 2, 9);
   const std::string text =

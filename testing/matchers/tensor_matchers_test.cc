@@ -209,7 +209,7 @@ TEST(TensorEqTest, LargeIntegersAreComparedAndShownExactly) {
               Not(TensorNear(One<int64_t>(0), {.atol = 0x1p53})));
 }
 
-TEST(TensorEqTest, NumbersShowTheDigitsThatTellThemApart) {
+TEST(TensorEqTest, NumbersAreShownWithTheDigitsThatDiffer) {
   EXPECT_THAT(Explain(TensorEq(One(0.1f)), One(0.10000001f)),
               HasSubstr("0.10000001, expected 0.1;"));
   EXPECT_THAT(Explain(TensorEq(One(1.0)), One(1.0000000000000002)),
@@ -402,7 +402,7 @@ TEST(TensorNearTest, NanIsNearNanByDefault) {
   EXPECT_THAT(nan, Not(TensorNear(Make<double>({1, 1}, {2}), {.atol = 9})));
 }
 
-TEST(TensorNearTest, ReportsWhatWasAllowed) {
+TEST(TensorNearTest, ReportsTheTolerance) {
   EXPECT_EQ(Explain(TensorNear(Make<float>({10, 20, 30}, {3}), {.rtol = 0.05}),
                     Make<float>({10.5, 22, 40}, {3})),
             "which differs in 2 of 3 elements, first at [1]: 22, expected 20; "

@@ -166,7 +166,7 @@ TEST_F(EmulatedDriverTest, OutOfMemoryIsAnAnswer) {
   Library().set_device_bytes(uint64_t{1} << 30);
 }
 
-TEST_F(EmulatedDriverTest, PoolsKeepWhatIsFreedAboveTheirThreshold) {
+TEST_F(EmulatedDriverTest, PoolsReturnFreedMemoryAboveTheirThreshold) {
   CUstream stream = NewStream();
   CUmemoryPool pool = NewPool();
   CUdeviceptr data = 0;
@@ -190,7 +190,7 @@ TEST_F(EmulatedDriverTest, PoolsKeepWhatIsFreedAboveTheirThreshold) {
   EXPECT_EQ(PoolValue(pool, internal::kCudaPoolReservedCurrent), 0u);
 }
 
-TEST_F(EmulatedDriverTest, NewAndFreedMemoryIsSpoiled) {
+TEST_F(EmulatedDriverTest, NewAndFreedMemoryIsOverwritten) {
   CUstream stream = NewStream();
   CUmemoryPool pool = NewPool();
   CUdeviceptr data = 0;

@@ -89,7 +89,7 @@ TEST_F(PlantedBugTest, WaitForTheWrongEventIsFound) {
   EXPECT_THAT(TakeFinding(), HasSubstr("nothing orders the two"));
 }
 
-TEST_F(PlantedBugTest, OverwritingWhatIsStillReadIsFound) {
+TEST_F(PlantedBugTest, OverwritingDataThatIsStillReadIsFound) {
   cu().MemcpyAsync(copy_, data_, 1024, one_);
   cu().MemsetD8Async(data_, 1, 1024, other_);
   EXPECT_THAT(TakeFinding(), HasSubstr("cuMemsetD8Async"));
@@ -125,7 +125,7 @@ TEST_F(PlantedBugTest, HostWaitOfOneThreadCountsForOthersIfItRecorded) {
   }).join();
 }
 
-TEST_F(PlantedBugTest, FreeingWhatAnotherStreamUsesIsFound) {
+TEST_F(PlantedBugTest, FreeingMemoryThatAnotherStreamUsesIsFound) {
   internal::CUmemPoolProps props = {};
   props.allocType = 1;
   props.location = {1, 0};

@@ -123,7 +123,7 @@ TEST(AccessHistoryTest, OnlyUnorderedUsesOfTheSameBytesConflict) {
             nullptr);
 }
 
-TEST(AccessHistoryTest, WhatIsDeclaredLateIsComparedBothWays) {
+TEST(AccessHistoryTest, AccessesDeclaredLateAreComparedInBothDirections) {
   const OperationRef late = Operation(0, 1);
   Clock knows;
   knows.Advance(0, 1);

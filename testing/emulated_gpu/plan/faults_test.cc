@@ -32,7 +32,7 @@ TEST(FaultsTest, GoWrongAtTheCallThatIsNamed) {
   EXPECT_FALSE(TakeFault("cuInit"));
 }
 
-TEST(FaultsTest, RefusesWhatIsNotUnderstoodAndChangesNothing) {
+TEST(FaultsTest, RefusesMalformedPlansAndChangesNothing) {
   Set("a:1:5");
   for (const char* text :
        {"a", "a:1", "a:1:", ":1:5", "a:0:5", "a:x:5", "a:1:5:6",
