@@ -112,7 +112,7 @@ TEST_F(TrainLoopTest, KilledAtAnyMomentItGoesOnToTheSameBits) {
 }
 
 // The first job is stopped while it saves, so that it is not over.
-TEST_F(TrainLoopTest, OfTwoInOneDirectoryTheSecondNamesTheFirst) {
+TEST_F(TrainLoopTest, TheSecondJobInADirectoryNamesTheFirst) {
   const ShellResult second = Script(
       "EXEC=exec job 3 1000000000 --every=1 > \"$F/log\" 2>&1 & run=$!; "
       "until "

@@ -265,7 +265,7 @@ TEST(CommandTest, VerifyDistinguishesSoundFromDamaged) {
                                     HasSubstr("tiny.safetensors")));
 }
 
-TEST(CommandTest, RecoverSaysWhatIsMissing) {
+TEST(CommandTest, RecoverReportsAFolderWithoutDataFiles) {
   const std::string folder = ShellTestFolder();
   const ShellResult nothing = Sherd("recover " + Quoted(folder));
   EXPECT_EQ(nothing.exit_code, 1);

@@ -29,7 +29,7 @@ TEST(ProgramReportTest, HasAllCallsAndTheMemoryOfAllRanks) {
   EXPECT_THAT(report->extra_bytes, ElementsAre(4096, -10));
 }
 
-TEST(ProgramReportTest, ReportsWhatWentWrong) {
+TEST(ProgramReportTest, ReportsErrors) {
   EXPECT_THAT(Read("wrong rank 1: 7 elements differ\n"),
               StatusIs(absl::StatusCode::kDataLoss,
                        HasSubstr("rank 1: 7 elements differ")));

@@ -8,7 +8,7 @@
 namespace sherd {
 namespace {
 
-TEST(ProportionalMemoryTest, GrowsByWhatIsTouched) {
+TEST(ProportionalMemoryTest, GrowsByTouchedPages) {
   constexpr int64_t kBytes = int64_t{32} << 20;
   const int64_t before = ProportionalMemory();
   ASSERT_GT(before, 0);

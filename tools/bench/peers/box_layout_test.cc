@@ -200,7 +200,7 @@ TEST(CheckTest, FindsOneWrongElementWhereverItIs) {
   }
 }
 
-TEST(CheckTest, AfterSpoilingEverythingIsWrong) {
+TEST(CheckTest, OverwritingMakesEveryElementWrong) {
   const WordTensor matrix = Matrix(8, 5);
   std::vector<uint32_t> words(30);
   const StoredBox box = DenseBox(Box(2, 0, 6, 5), words.data());

@@ -61,7 +61,7 @@ TEST(QuickstartPictureTest, ScalarsAndEmptyTensorsCanBeDrawn) {
 
 // To renew the picture that people see first: run tools/quickstart and copy
 // sherd-quickstart/layout.svg.
-TEST(QuickstartPictureTest, ThePictureOfTheReadmeIsWhatAUserGets) {
+TEST(QuickstartPictureTest, ThePictureOfTheReadmeIsThatOfTheProgram) {
   const auto golden = ReadFile(FileSystem::Posix(),
                                "tools/examples/testdata/layout.svg", 1 << 20);
   ASSERT_THAT(golden, IsOk());

@@ -334,7 +334,7 @@ TEST(LauncherTest, AKilledLauncherLeavesNoProcessAndNoDirectory) {
   })) << folder;
 }
 
-TEST(LauncherTest, WhatRanksLeaveBehindEndsWithTheRun) {
+TEST(LauncherTest, ProcessesThatRanksLeaveBehindEndWithTheRun) {
   Program run({"run", "-n", "2", "sh", "-c", std::string(kFamily) + "exit 0"});
   EXPECT_EQ(run.Wait(), 0) << run.errors();
   EXPECT_THAT(FindMarkedProcesses(MarkIn(run.output())), IsEmpty());

@@ -189,7 +189,7 @@ TEST_F(RunFailuresTest, VariablesAndLogsAreWhereTheyAreAskedFor) {
   }
 }
 
-TEST_F(RunFailuresTest, WhatWasPrintedBeforeAFailedStartIsShown) {
+TEST_F(RunFailuresTest, OutputBeforeAFailedStartIsShown) {
   const std::string logs = folder_ + "/logs";
   ASSERT_THAT(FileSystem::Posix().CreateDirectories(logs + "/rank-1.err"),
               IsOk());

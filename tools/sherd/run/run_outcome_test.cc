@@ -94,7 +94,7 @@ TEST(RunOutcomeTest, AFindingIsReportedWhereNoRankIsNamed) {
               HasSubstr("; as call #1, they differ; inspect with"));
 }
 
-TEST(RunOutcomeTest, GoingOnIsWellIfAllThatAreLeftEndWell) {
+TEST(RunOutcomeTest, ContinuingSucceedsIfAllRemainingRanksSucceed) {
   struct Case {
     std::vector<RankEnd> ranks;
     int first;
