@@ -38,7 +38,7 @@ class MpiLibrary {
   // Lives forever.
   static MpiLibrary& Get();
 
-  // Whether a launcher started this process and tells MPI about the other
+  // Whether a launcher started this process and lets MPI find the other
   // processes. Without one, MPI would make it a world of its own.
   static bool HasLauncher();
 

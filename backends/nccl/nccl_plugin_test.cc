@@ -503,7 +503,7 @@ SHERD_DIST_TEST_F(NcclPluginTest, ARankWithoutColorGetsNothing,
 
 SHERD_DIST_TEST_F(NcclPluginTest, AbortFreesAStreamAndTheRestGoOn,
                   WithoutComms{}) {
-  if (world_size() == 1) GTEST_SKIP() << "needs somebody to wait for";
+  if (world_size() == 1) GTEST_SKIP() << "needs another rank";
   sherd_comm_v0* const comm = Create();
   ASSERT_NE(comm, nullptr);
   ExpectWorks(comm, rank(), world_size());
@@ -543,7 +543,7 @@ SHERD_DIST_TEST_F(NcclPluginTest, AbortFreesAStreamAndTheRestGoOn,
 // the others in post.
 SHERD_DIST_TEST_F(NcclPluginTest, AbortFreesAThreadThatWaitsInPost,
                   WithoutComms{}) {
-  if (world_size() == 1) GTEST_SKIP() << "needs somebody to wait for";
+  if (world_size() == 1) GTEST_SKIP() << "needs another rank";
   sherd_comm_v0* const comm = Create();
   ASSERT_NE(comm, nullptr);
   int32_t* const data = Upload<int32_t>({1});

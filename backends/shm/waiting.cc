@@ -202,11 +202,11 @@ sherd_code ShmWaiting::ReportFate(int peer, const ShmFate& fate,
       break;
   }
   // It failed because of a third rank, which is the root cause.
-  const bool knows_culprit =
+  const bool knows_root_cause =
       fate.peer >= 0 && fate.peer != rank_ &&
       (fate.code == SHERD_PEER_LOST || fate.code == SHERD_TIMEOUT);
   char text[120];
-  if (!knows_culprit) {
+  if (!knows_root_cause) {
     std::snprintf(text, sizeof(text), "its operation failed with code %d",
                   fate.code);
     return Fail(error, SHERD_PEER_LOST, peer, text);

@@ -50,9 +50,9 @@ struct Piece {
   }
 };
 
-// Asks what of a file is in the page cache, through a mapping of its range that
-// nobody touches. (RWF_NOWAIT asks too, but starts reading ahead what is not
-// there, so that direct reads would read all of it a second time.)
+// Asks what of a file is in the page cache, through a mapping of its range
+// whose pages are never touched. (RWF_NOWAIT asks too, but starts reading ahead
+// what is not there, so that direct reads would read all of it a second time.)
 class PageCache {
  public:
   PageCache(int fd, absl::Span<const FileRead> reads) {
@@ -307,7 +307,7 @@ std::optional<std::string> FirstFileIn(const std::string& directory) {
   return std::nullopt;
 }
 
-// Whether no file could be created, which says nothing about reading.
+// Whether no file could be created, which does not tell whether reading works.
 bool CannotCreate(int error) {
   return error == EROFS || error == EACCES || error == EPERM ||
          error == EISDIR || error == EOPNOTSUPP;

@@ -95,9 +95,10 @@ const std::vector<KnobInfo>& Table() {
        kStable, "Number of ranks on this host. Set by Open MPI's mpirun."},
       {Knob::kOmpiJobKey, "OMPI_MCA_orte_precondition_transports", "text",
        "(none)", kStable,
-       "Tells a run from all others. Set by Open MPI's mpirun."},
+       "Distinguishes a run from all others. Set by Open MPI's mpirun."},
       {Knob::kPmixNamespace, "PMIX_NAMESPACE", "text", "(none)", kStable,
-       "Tells a run from others of the same launcher. Set by PMIx launchers."},
+       "Distinguishes a run from others of the same launcher. Set by PMIx "
+       "launchers."},
       {Knob::kPmiRank, "PMI_RANK", "integer", "(none)", kStable,
        "Rank. Set by MPICH's mpiexec and its kin."},
       {Knob::kPmiSize, "PMI_SIZE", "integer", "(none)", kStable,
@@ -125,7 +126,7 @@ const std::vector<KnobInfo>& Table() {
       {Knob::kSlurmJobId, "SLURM_JOB_ID", "integer", "(none)", kStable,
        "The port on which rank 0 listens is derived from it. Set by Slurm."},
       {Knob::kSlurmStepId, "SLURM_STEP_ID", "integer", "(none)", kStable,
-       "Tells tasks of srun from the batch script. Set by srun."},
+       "Distinguishes tasks of srun from the batch script. Set by srun."},
       {Knob::kSocketIfname, "SHERD_SOCKET_IFNAME", "prefixes, ',' between",
        "(the route to rank 0)", kStable,
        "Network interfaces to listen on across hosts: \"eth,ib\" are "

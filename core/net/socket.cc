@@ -343,8 +343,8 @@ absl::StatusOr<UniqueFd> ConnectSocket(const SocketAddress& address,
     }
     return fd;
   }
-  // Where nobody listens on a port that the system gives to clients, a client
-  // may be given that very port, and TCP connects it with itself.
+  // Where no server listens on a port that the system gives to clients, a
+  // client may be given that very port, and TCP connects it with itself.
   const absl::StatusOr<SocketAddress> local = SocketAddress::Local(fd.get());
   if (local.ok() && *local == address) {
     return SocketError(ECONNREFUSED, "cannot connect to", address);

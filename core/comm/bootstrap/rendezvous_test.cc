@@ -200,7 +200,7 @@ TEST_F(RendezvousTest, RanksOfMpirunOnSeveralHostsNeedAnAddress) {
 }
 
 TEST_F(RendezvousTest, RanksOnOneHostMeetOnTheLoopbackWhateverItsName) {
-  // Nobody resolves the name.
+  // The name is not resolved.
   LaunchEnvironment place = PlaceOf(1, true);
   place.master_addr = "no-such-host.invalid";
   place.master_port = 9;

@@ -328,7 +328,7 @@ absl::Status DeviceGroup::QueueAt(const LaunchSite& site,
     order_.last_stream = site.stream.handle;
     return status;
   }
-  // Nobody sees a graph run.
+  // The runs of a graph are not observed.
   recorder_.End(ticket, absl::StatusCode::kOk);
   if (work != nullptr) {
     work->Finish(absl::OkStatus());

@@ -205,8 +205,8 @@ absl::Status CallComparison::Compare(const Collective& desc,
 
 void CallComparison::Fail() {
   if (board_ == nullptr) return;
-  uint64_t nobody = 0;
-  board_[kFailed].compare_exchange_strong(nobody, rank_ + 1);
+  uint64_t none = 0;
+  board_[kFailed].compare_exchange_strong(none, rank_ + 1);
 }
 
 std::optional<int> CallComparison::FailedRank() const {

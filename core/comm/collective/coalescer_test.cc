@@ -136,7 +136,7 @@ TEST_P(CoalescerTest, MixedCollectivesEndAsIfCalledByThemselves) {
   });
 }
 
-// Everybody sends before anybody can have received.
+// All ranks send before any can have received.
 TEST_P(CoalescerTest, MessagesCrossWithoutWaitingForEachOther) {
   RunLocalRanks(GetParam().size, [](ProcessGroup& group) {
     const int p = group.size();

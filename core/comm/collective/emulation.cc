@@ -8,7 +8,7 @@ namespace sherd::internal {
 namespace {
 
 // Contributions of all ranks that together are at most this long go to
-// everybody at once: one round instead of two.
+// all ranks at once: one round instead of two.
 constexpr size_t kSmallTotal = size_t{64} << 10;
 
 bool IsSumDividedInPlace(DType dtype) {

@@ -80,7 +80,7 @@ TEST(FactoryErrorsTest, OfInit) {
            options.backend = "warp";
            return Init(options).status();
          }},
-        {"nobody else comes", kLate, [] { return Init(Alone()).status(); }},
+        {"no other rank joins", kLate, [] { return Init(Alone()).status(); }},
         {"an address that is taken: see tcp_store_test", kGone, nullptr},
         {"a device that there is not: see process_group_device_test", kRange,
          nullptr}}},
@@ -107,7 +107,7 @@ TEST(FactoryErrorsTest, OfGroups) {
          {In("process_group.h", "Connects this rank to the ranks that share")},
          {{"a rank outside of the group", kInvalid,
            [=] { return create(2, 2); }},
-          {"nobody else comes", kLate, [=] { return create(0, 2); }}}},
+          {"no other rank joins", kLate, [=] { return create(0, 2); }}}},
         {"ProcessGroup::NewGroup",
          {In("process_group.h", "`ranks` are ranks of this group, ascending")},
          {{"out of range", kInvalid,
@@ -116,7 +116,7 @@ TEST(FactoryErrorsTest, OfGroups) {
            [&] {
              return group.NewGroup({0, 0}).status();
            }},
-          {"nobody else comes: see new_group_test", kLate, nullptr},
+          {"no other rank joins: see new_group_test", kLate, nullptr},
           {"a process that ended: see new_group_test", kGone, nullptr}}},
     });
   });

@@ -22,7 +22,7 @@ constexpr char kSummaryKey[] = "records/summary";
 constexpr char kAuto[] = "auto";
 constexpr size_t kRecordFields = 8;
 constexpr size_t kSummaryFields = 9;
-constexpr int kNobody = -1;
+constexpr int kNoRank = -1;
 
 std::string RecordKey(int rank) { return absl::StrCat("records/", rank); }
 std::string ReadKey(int rank) { return absl::StrCat("records/read/", rank); }
@@ -75,8 +75,8 @@ std::string EncodeSummary(const absl::StatusOr<MembershipSummary>& result,
   const ErrorInfo info = GetErrorInfo(result.status());
   return absl::StrJoin(
       {absl::StrCat(static_cast<int>(result.status().code())),
-       absl::StrCat(info.rank.value_or(kNobody)),
-       absl::StrCat(info.failed_rank.value_or(kNobody)),
+       absl::StrCat(info.rank.value_or(kNoRank)),
+       absl::StrCat(info.failed_rank.value_or(kNoRank)),
        OneLine(result.status().message()), summary.backend,
        OneLine(summary.reason), absl::StrCat(summary.one_network ? 1 : 0),
        absl::StrCat(summary.elsewhere), absl::StrCat(world_size)},
@@ -86,8 +86,8 @@ std::string EncodeSummary(const absl::StatusOr<MembershipSummary>& result,
 absl::Status DecodeError(int code, absl::string_view message, int rank,
                          int failed_rank) {
   ErrorInfo info;
-  if (rank != kNobody) info.rank = rank;
-  if (failed_rank != kNobody) info.failed_rank = failed_rank;
+  if (rank != kNoRank) info.rank = rank;
+  if (failed_rank != kNoRank) info.failed_rank = failed_rank;
   return WithErrorInfo(
       absl::Status(static_cast<absl::StatusCode>(code), message), info);
 }
@@ -118,7 +118,7 @@ absl::StatusOr<MembershipSummary> DecodeSummary(absl::string_view text,
   summary.reason = fields[5];
   summary.one_network = fields[6] == "1";
   summary.elsewhere = elsewhere;
-  summary.one_host = elsewhere == kNobody;
+  summary.one_host = elsewhere == kNoRank;
   return summary;
 }
 
@@ -174,12 +174,12 @@ MembershipSummary Decide(const std::vector<MemberRecord>& records) {
   const MemberRecord* unable = nullptr;
   for (const MemberRecord& record : records) {
     summary.one_network &= record.host.network == records[0].host.network;
-    if (summary.elsewhere == kNobody && record.host != records[0].host) {
+    if (summary.elsewhere == kNoRank && record.host != records[0].host) {
       summary.elsewhere = record.rank;
     }
     if (unable == nullptr && !record.shm_obstacle.empty()) unable = &record;
   }
-  summary.one_host = summary.elsewhere == kNobody;
+  summary.one_host = summary.elsewhere == kNoRank;
   if (summary.backend != kAuto) return summary;
   if (!summary.one_host) {
     summary.reason = absl::StrCat("rank ", summary.elsewhere,

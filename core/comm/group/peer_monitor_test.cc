@@ -140,7 +140,7 @@ TEST_F(PeerMonitorTest, ExcludedRanksAreAmongTheFailedOnes) {
 }
 
 TEST_F(PeerMonitorTest, AProcessThatIsNotAMemberHasNoPeers) {
-  class Nobody : public PeerMonitor::Owner {
+  class NoOwner : public PeerMonitor::Owner {
     void EndOperations() override { ADD_FAILURE(); }
     void FoundFailedRank(int) override { ADD_FAILURE(); }
   } owner;

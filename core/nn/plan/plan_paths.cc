@@ -49,7 +49,7 @@ absl::Status CheckConflicts(const ShardingPlan& plan) {
   }
   for (const PlanEntry& entry : plan.plan) {
     absl::string_view above = entry.path;
-    // A sharder's own path is no conflict with itself.
+    // A sharder's own path does not conflict with itself.
     if (IsSharder(entry)) above = SplitPath(above).first;
     for (; !above.empty(); above = SplitPath(above).first) {
       if (!sharders.contains(above)) continue;

@@ -311,7 +311,7 @@ TEST_F(RemoteShardsTest, RpcMayEndBeforeTheTensorAndBeginAgain) {
     EXPECT_THAT(tensor.Reshard(Chunks(1, 2)),
                 StatusIs(kFailed, "RPC Framework needs to be initialized"));
     EXPECT_EQ(*tensor.spec(), *Chunks(0, 2));
-    // Nobody else keeps it.
+    // There is no other reference to it.
     access.reset();
     EXPECT_THAT(shard.ToHere(), StatusIs(kFailed, "shut down"));
     EXPECT_THAT(tensor.remote_shards(), StatusIs(kFailed, "shut down"));

@@ -79,8 +79,8 @@ absl::StatusOr<ShardedTensor> Publish(
   absl::Status status = created.status();
   if (status.ok()) status = CheckAccess(group, access);
   if (group.is_member()) {
-    // Nobody else knows the number before the ranks agree, but a reader of a
-    // tensor whose creation failed; to that its fingerprint speaks.
+    // Before the ranks agree, only a reader of a tensor whose creation failed
+    // knows the number; it is refused by the fingerprint.
     if (status.ok()) status = publication->Publish(*created);
     const uint64_t own = publication == nullptr ? 0 : publication->id().number;
     SHERD_ASSIGN_OR_RETURN(

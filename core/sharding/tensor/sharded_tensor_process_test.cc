@@ -230,7 +230,7 @@ class DyingRankTest : public ShardedTensorProcessTest {
     absl::StatusOr<std::shared_ptr<ProcessGroup>> group =
         Init({.backend = "lethal", .timeout = absl::Seconds(30)});
     if (!group.ok()) return group;
-    // Nobody dies while others are still connecting.
+    // No rank dies while others are still connecting.
     const absl::Status all_here = WaitForRanks("ready");
     if (!all_here.ok()) return all_here;
     return group;
@@ -252,7 +252,7 @@ class DyingRankTest : public ShardedTensorProcessTest {
     EXPECT_EQ(FailedRank(later), victim()) << later;
   }
 
-  // Rows to columns in several rounds; everybody sends to everybody.
+  // Rows to columns in several rounds; all ranks send to all.
   void LoseARankInReshard(CollectiveOp op, int countdown) {
     SHERD_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<ProcessGroup> group,
                                LethalGroup(op, countdown));

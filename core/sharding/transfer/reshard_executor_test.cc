@@ -292,7 +292,7 @@ TEST(ReshardExecutorTest, RanksWithNothingToMoveTakePartInAllRounds) {
     EXPECT_THAT(outcome.status, IsOk());
     EXPECT_GT(outcome.stats.rounds, 2);
     EXPECT_EQ(outcome.stats.bytes_sent == 0, group.rank() == 2);
-    // Everybody is at the same place afterwards.
+    // All ranks are at the same place afterwards.
     EXPECT_THAT(group.Barrier(), IsOk());
   });
 }
