@@ -123,7 +123,7 @@ void RunHandler(const F& f, Payload request, const ReplyFunction& reply) {
 // they began. Several threads may run `handler` at once. It may block and make
 // calls. If it returns a Future, references to its arguments are valid until
 // that is ready. Once the call is cancelled, which may be at any time, they are
-// valid only while somebody holds its CallContext: code that continues on
+// valid only while its CallContext is held: code that continues on
 // another thread takes CallContext::Current() along, or copies the arguments.
 template <RpcMethod M, RpcHandler<M> F>
 void RegisterHandler(F handler) {

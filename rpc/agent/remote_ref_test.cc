@@ -69,8 +69,8 @@ struct KeepNothing {
   static constexpr absl::string_view kName = "keep_nothing";
   using Signature = absl::Status(const std::string& error);
 };
-struct Nobodys {
-  static constexpr absl::string_view kName = "nobodys";
+struct Unregistered {
+  static constexpr absl::string_view kName = "unregistered";
   using Signature = absl::StatusOr<int64_t>();
 };
 struct Read {
@@ -252,11 +252,12 @@ TEST_F(RemoteRefTest, AFailureIsReturnedToEveryFetch) {
       SHERD_ASSERT_OK_AND_ASSIGN(const RemoteRef<void> fine,
                                  agent.Remote<KeepNothing>(owner, ""));
       EXPECT_THAT(fine.ToHere(), IsOk());
-      SHERD_ASSERT_OK_AND_ASSIGN(const Ref none, agent.Remote<Nobodys>(owner));
+      SHERD_ASSERT_OK_AND_ASSIGN(const Ref none,
+                                 agent.Remote<Unregistered>(owner));
       EXPECT_THAT(none.ToHere(),
-                  StatusIs(absl::StatusCode::kNotFound, "nobodys"));
+                  StatusIs(absl::StatusCode::kNotFound, "unregistered"));
       EXPECT_THAT(agent.Call<Read>(1 - owner, none),
-                  StatusIs(absl::StatusCode::kNotFound, "nobodys"));
+                  StatusIs(absl::StatusCode::kNotFound, "unregistered"));
     }
     EXPECT_THAT(agent.Remote<Keep>("workerfoo", 1),
                 StatusIs(absl::StatusCode::kInvalidArgument,

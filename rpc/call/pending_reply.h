@@ -23,8 +23,8 @@ class PendingReply {
   };
 
   // For the call that this thread handles, if any. The arguments are kept until
-  // Take; if the call is cancelled before, while somebody holds its
-  // CallContext.
+  // Take; if the call is cancelled before, while its CallContext
+  // is held.
   static std::shared_ptr<PendingReply> Create(Parts parts);
 
   explicit PendingReply(Parts parts) : parts_(std::move(parts)) {}
