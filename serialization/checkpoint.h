@@ -88,7 +88,7 @@ struct SaveOptions {
 // there is none. A damaged one exists, and so does one that lacks a data file.
 //
 // Not collective. Several ranks that ask may get different answers, if a save
-// ends meanwhile: one of them asks and tells the others, or all of them load,
+// ends meanwhile: one of them asks and informs the others, or all of them load,
 // and kNotFound is the answer that they have in common.
 //
 //   kFailedPrecondition  The manifest is a link that leads nowhere, as to a
@@ -233,7 +233,7 @@ absl::Status SaveCheckpoint(const std::string& path, const StateDict& state,
                             std::shared_ptr<ProcessGroup> group = nullptr,
                             const SaveOptions& options = {});
 
-// A load that is not strict leaves out what does not fit; this says what. The
+// A load that is not strict leaves out what does not fit; this lists it. The
 // same on all ranks; names ascend.
 struct LoadReport {
   // Destinations that the checkpoint has no tensor for.

@@ -25,7 +25,7 @@ namespace sherd {
 //   objects:DIR  a directory that is used as an object store. A checkpoint in
 //                it has the form of FORMAT.md, "Object stores".
 
-// An object that is being written. It is visible to nobody before Finish.
+// An object that is being written. It is not visible before Finish.
 //
 // Threads. WriteAt from several threads, on ranges that do not overlap.
 class ObjectWriter {

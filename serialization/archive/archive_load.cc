@@ -189,7 +189,7 @@ absl::Status Loader::Publish(size_t begin, size_t end, absl::Status status) {
   for (size_t i = begin; i < end; ++i) {
     const SavedShardedTensor* const saved = state().values[i].sharded();
     if (saved == nullptr || !saved->init_rrefs) continue;
-    // Without a group there is nobody to inform.
+    // Without a group there are no ranks to inform.
     const absl::StatusOr<std::shared_ptr<ProcessGroup>> group = LoadGroup();
     if (!group.ok()) break;
     if (agreed) {

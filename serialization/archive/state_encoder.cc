@@ -111,7 +111,7 @@ absl::StatusOr<std::string> Encode(const std::vector<SavedValue>& values,
         absl::StrCat("the state without elements would have ", length,
                      " bytes, expected at most ", kMaxStateBytes));
   }
-  // Nobody could load more.
+  // A larger one could not be loaded.
   SHERD_ASSIGN_OR_RETURN(const int64_t memory, StateMemory(bytes));
   if (memory > max_memory) {
     return absl::ResourceExhaustedError(absl::StrCat(

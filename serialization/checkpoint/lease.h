@@ -35,8 +35,8 @@ inline constexpr absl::Duration kMaxLeaseDuration = absl::Hours(24 * 365);
 // lower case.
 bool IsSaveId(absl::string_view text);
 
-// What the file says: who saves, and since when. Times count whole
-// milliseconds.
+// The contents of the file: which process saves, and since when. Times count
+// whole milliseconds.
 struct LeaseRecord {
   std::string host;
   ProcessDescription holder;

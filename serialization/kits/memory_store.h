@@ -145,7 +145,7 @@ class MemoryStore final : public CheckpointStore {
 
   static absl::Status CheckName(const std::string& name) {
     if (IsObjectName(name)) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(name, " is no name"));
+    return absl::InvalidArgumentError(absl::StrCat(name, " is not a name"));
   }
 
   absl::StatusOr<Object> Find(const std::string& name) {

@@ -124,7 +124,8 @@ class CheckpointWriter {
                       [](const auto& list) { return !list.empty(); }));
     contents.chunk_bytes = options_.chunk_bytes;
     contents.placements = {manifest_.placements.back()};
-    // A rank tells of the tensors that it holds, and of those without elements.
+    // A rank describes the tensors that it holds, and of those without
+    // elements.
     std::vector<size_t> number(tensors_.size());
     for (size_t t = 0; t < tensors_.size(); ++t) {
       const TensorToWrite& tensor = tensors_[t];

@@ -225,7 +225,7 @@ absl::StatusOr<TensorsPtr> ManifestReader::State::TensorsIn(
     memory.Give(kept);
     return tensors.status();
   }
-  // Nobody lists the shards here.
+  // The shards are not listed here.
   for (const ManifestTensor& tensor : *tensors) {
     memory.Give(tensor.num_shards() * kPerListedShard);
   }

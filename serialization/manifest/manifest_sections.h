@@ -42,7 +42,7 @@ inline constexpr int64_t kPerTensor = 4 * sizeof(ManifestTensor);
 // What a manifest is made of, in trees of sections of their own.
 enum class SectionKind { kPlacements, kFiles, kTensors };
 
-// A section, as told by the one that leads to it.
+// A section, as described by the one that leads to it.
 struct SectionPlace {
   SectionKind kind = SectionKind::kTensors;
   // 0: things; otherwise an index of sections of the level below.

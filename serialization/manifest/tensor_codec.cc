@@ -200,7 +200,7 @@ int64_t ExtraChunks(const SavedExtent& extent, int64_t chunk_bytes) {
   return extent.first_chunk - extent.data_offset / chunk_bytes;
 }
 
-// What a run is told from: at first all 0, then the run before.
+// What a run is encoded relative to: at first all 0, then the run before.
 struct Before {
   int64_t placement = 0;
   int64_t file = 0;

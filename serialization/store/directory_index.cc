@@ -20,8 +20,8 @@ namespace {
 constexpr char kTables[] = "index-";
 // Each time another operation has taken effect.
 constexpr int kAttempts = 10000;
-// Each time so many others that the tables of a listing are gone; or somebody
-// removes the whole directory.
+// Each time so many others that the tables of a listing are gone; or the
+// whole directory is removed.
 constexpr int kLooks = 100;
 
 uint64_t NewNonce() {

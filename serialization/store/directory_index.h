@@ -39,7 +39,7 @@ namespace sherd {
 // A listing may take as long as many operations, of which it shows some or
 // none, and lack tables that have gone meanwhile. If it shows neither n nor a
 // table larger than n + 1, it is made again.
-// Nobody takes the table of a put that does not count for the directory, since
+// No reader takes the table of a put that does not count for the directory, as
 // a larger number is there; the next operation removes it.
 //
 // A put that ended with an error may take effect later. Then one more table is

@@ -81,10 +81,11 @@ bool UploadIsOver(const std::string& name, absl::Time now) {
 
 absl::Status CheckName(const std::string& name) {
   if (IsObjectName(name)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      Quoted(name),
-      " is no name of an object: expected 1 to 200 letters, digits, '.', '_' "
-      "and '-', the first no '.'"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(Quoted(name),
+                   " is not a name of an object: expected 1 to 200 letters, "
+                   "digits, '.', '_' "
+                   "and '-', the first not '.'"));
 }
 
 }  // namespace
@@ -157,8 +158,8 @@ absl::StatusOr<std::vector<std::string>> DirectoryStore::List(
     // Also said of a file.
     SHERD_ASSIGN_OR_RETURN(const FileKind kind, files_.KindOf(directory_));
     if (kind == FileKind::kNone) return std::vector<std::string>();
-    return absl::FailedPreconditionError(
-        absl::StrCat(directory_, " is no directory, expected one of objects"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        directory_, " is not a directory, expected one of objects"));
   }
   SHERD_RETURN_IF_ERROR(names.status());
   std::vector<std::string> objects;
@@ -183,7 +184,7 @@ absl::StatusOr<std::unique_ptr<File>> DirectoryStore::OpenForRead(
   absl::StatusOr<std::unique_ptr<File>> file = files_.OpenForRead(path);
   if (!absl::IsInvalidArgument(file.status())) return file;
   return absl::NotFoundError(
-      absl::StrCat(path, " is no object: ", file.status().message()));
+      absl::StrCat(path, " is not an object: ", file.status().message()));
 }
 
 absl::StatusOr<std::unique_ptr<ObjectWriter>> DirectoryStore::BeginPut(

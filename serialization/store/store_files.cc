@@ -132,7 +132,7 @@ class StoreFiles::Contents {
           ", which is whole already: expected at most ", kMaxRewritten,
           " bytes, or all writes before the file is closed"));
     }
-    // As a file whose name is gone: nobody sees what is written to it.
+    // As a file whose name is gone: what is written to it is lost.
     const absl::Status there = store_.Stat(object_).status();
     if (absl::IsNotFound(there)) return absl::OkStatus();
     SHERD_RETURN_IF_ERROR(there);
@@ -418,7 +418,7 @@ absl::StatusOr<std::vector<std::string>> StoreFiles::List(
   SHERD_ASSIGN_OR_RETURN(const std::string name, NameOf(path));
   if (!name.empty()) {
     return absl::NotFoundError(
-        absl::StrCat(path, " is no directory: ", root_, " has none"));
+        absl::StrCat(path, " is not a directory: ", root_, " has none"));
   }
   std::vector<std::string> objects;
   SHERD_ASSIGN_OR_RETURN(const IndexTable table, index_.Read(&objects));

@@ -127,8 +127,8 @@ class GroupSaves {
   size_t placed_ ABSL_GUARDED_BY(mutex_) = 0;
   StagingRing ring_ ABSL_GUARDED_BY(mutex_);
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
-  // Of saves that failed; perhaps nobody has seen why. Not of those that only
-  // report: each of them would make the next one fail, for ever.
+  // Of saves that failed; perhaps the error was never returned. Not of those
+  // that only report: each of them would make the next one fail, for ever.
   std::vector<std::shared_ptr<internal::SaveState>> failed_
       ABSL_GUARDED_BY(mutex_);
 

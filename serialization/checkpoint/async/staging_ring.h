@@ -39,7 +39,7 @@ class StagingRing {
   int64_t capacity() const;
 
   // Only while it is empty: gives the memory back. `storage()` lives on while
-  // somebody holds it.
+  // it is referenced.
   void Release();
   const std::shared_ptr<Storage>& storage() const { return storage_; }
 

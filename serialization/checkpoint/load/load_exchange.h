@@ -29,7 +29,7 @@ namespace sherd {
 // and part as there can be in it, which are contiguous in the block: so a part
 // has few pieces of a block, however many shards that is.
 //
-// Every rank computes the pieces of any rank, and nobody has a list of them.
+// Every rank computes the pieces of any rank, and none keeps a list of them.
 class ExchangeStream {
  public:
   struct Piece {

@@ -280,7 +280,7 @@ absl::Status Loader::RunMove(absl::StatusOr<MoveList> moves,
   return absl::OkStatus();
 }
 
-// Tells the ranks how each of them fared, and checks the CRCs of what several
+// Exchanges the status of each rank, and checks the CRCs of what several
 // of them read.
 absl::Status Loader::Finish() {
   static_assert(std::is_trivially_copyable_v<Note>);

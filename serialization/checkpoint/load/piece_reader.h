@@ -35,7 +35,7 @@ struct ShardSource {
 // where the page cache does not have them. Others wait in a list until the next
 // one lies too far away in the file; then all are read at once, through 256
 // KiB, of any number of shards and tensors. Too far is: a page of the file
-// would be read that nobody asked for, and such pages were more than a
+// would be read that is not needed, and such pages were more than a
 // twentieth. So ask in the order of the file.
 //
 // Conversion. Elements may be wanted as another dtype than that of the shard;

@@ -71,7 +71,7 @@ class SaveDirectory {
   void ListReplaced(int rank, int world_size);
 
   // After that: whether there are, or may be, other manifests, as this rank's
-  // host sees the directory. What rank 0 says counts.
+  // host sees the directory. The answer of rank 0 counts.
   bool is_shared() const { return shared_; }
 
   // Makes the names that this rank created durable, if the save is.

@@ -71,7 +71,7 @@ struct CheckpointSeries::State {
   // Null unless saves are incremental. Saves run one after another, those of
   // the background too: so each finds what the one before has left.
   std::shared_ptr<SaveBase> base;
-  // The last SaveAsync, if nobody has waited for it here.
+  // The last SaveAsync, if it has not been waited for here.
   std::optional<SaveHandle> pending;
   // Whether SaveAsync was called since all ranks waited, also if it failed.
   bool saves_beside = false;

@@ -13,7 +13,7 @@ namespace {
 
 ManifestIndex::Entry ReadEntry(FileSystem& files, const std::string& path,
                                const ManifestReader::AfterRead& after_read) {
-  // Whatever the code of the error, it says nothing of the manifest.
+  // Whatever the code of the error, it does not describe the manifest.
   const auto cancel = [&after_read]() -> absl::Status {
     const absl::Status status =
         after_read == nullptr ? absl::OkStatus() : after_read();

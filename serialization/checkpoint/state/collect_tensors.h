@@ -19,7 +19,7 @@ namespace sherd {
 // Layout. A sharded tensor over `group` is itself. One of a part of the group
 // is over `group`, with shards where it has them. A tensor is a shard that all
 // ranks with this name hold. What is below a name in options.per_rank is each
-// rank's own, under names of that rank. Values that are no tensors, and the
+// rank's own, under names of that rank. Values that are not tensors, and the
 // trees, are new tensors of bytes: see "The state" in FORMAT.md.
 //
 // Collective. Every rank of `group` calls it alike but for `state`; of the

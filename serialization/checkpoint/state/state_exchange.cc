@@ -62,7 +62,7 @@ absl::Status AddBlob(const char* name,
   if (!blob.ok()) {
     return Annotate(blob.status(), absl::StrCat("no ", bytes,
                                                 " bytes for the values of the "
-                                                "state that are no tensors"));
+                                                "state that are not tensors"));
   }
   for (const Shard& shard : blob->local_shards()) {
     Tensor row = shard.tensor;
