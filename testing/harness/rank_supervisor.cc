@@ -379,7 +379,7 @@ class RankSupervisor::Impl {
   // The end of the test ends the rank's part of this run.
   bool EndsRun(int r) const { return !is_last_run_ && ranks_[r].waits(); }
 
-  bool SomebodyEndedAbnormally() {
+  bool ARankEndedAbnormally() {
     for (int r = 0; r < options_.world_size; ++r) {
       if (EndedAbnormally(run_, r)) return true;
       const RankOutcome& rank = run_.ranks[r];
@@ -393,13 +393,13 @@ class RankSupervisor::Impl {
 
   void Decide() {
     if (processes_.stage() == Stage::kRunning) {
-      if (SomebodyEndedAbnormally()) {
+      if (ARankEndedAbnormally()) {
         return processes_.Enter(Stage::kGrace);
       }
       run_.timed_out = processes_.StageIsOver() && processes_.AnyRuns();
     } else if (processes_.stage() == Stage::kGrace) {
       // Another rank may have reported this rank's death meanwhile.
-      if (!SomebodyEndedAbnormally()) {
+      if (!ARankEndedAbnormally()) {
         return processes_.Enter(Stage::kRunning);
       }
       if (processes_.StageIsOver()) RecordClosedPipes();

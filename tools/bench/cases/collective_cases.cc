@@ -74,8 +74,7 @@ BenchCase CaseOf(BenchCollective kind, const char* name, const char* help) {
 
 std::vector<BenchCase> CollectiveCases() {
   return {
-      CaseOf(BenchCollective::kBarrier, "barrier",
-             "everybody waits for everybody"),
+      CaseOf(BenchCollective::kBarrier, "barrier", "all ranks wait for all"),
       CaseOf(BenchCollective::kBroadcast, "broadcast", "N from rank 0 to all"),
       CaseOf(BenchCollective::kAllReduce, "all_reduce",
              "sum of N bytes of floats, to all"),

@@ -50,7 +50,7 @@ class DirectIo {
 
   DirectIo(std::unique_ptr<IoQueue> queue, std::shared_ptr<Storage> memory);
 
-  // Waits until there is a slot that nobody uses.
+  // Waits until there is a slot that is not in use.
   absl::StatusOr<Slot*> FreeSlot();
   absl::Status Start(int fd, const Slot& slot, bool write);
   // Waits for one request, or for all.

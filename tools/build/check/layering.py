@@ -6,7 +6,7 @@ fit; shm and nccl, whose ranks share hosts, also core/process; the device
 plugin also the mathematics that it shares with core/tensor. The loader, rpc,
 serialization and testing see core and not one another (testing may take the
 loader). The emulated GPU of testing sees core, and of the backends that it doubles
-the headers that say what to double. tools sees everything, and nobody sees tools.
+the headers that say what to double. tools sees everything, and nothing sees tools.
 
 Within a package its rooms, the folders of it, keep an order of their own: by the
 #include lines of all that is not a test.
@@ -120,7 +120,7 @@ def violation(source, target, testonly):
     if source.startswith(_BACKENDS_OF_ONE_HOST) and target == _PROCESS:
         return None
     if to_area == "tools":
-        return "nobody depends on tools"
+        return "nothing depends on tools"
     if from_area not in _ALLOWED:
         return "%s is not a known area: add it to tools/build/check/layering.py" % from_area
     allowed = _ALLOWED[from_area]

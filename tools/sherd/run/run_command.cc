@@ -115,8 +115,8 @@ environment, which is what sherd::Init({}) needs, and SHERD_FLIGHT_DIR. Standard
 input is empty. The first rank that fails stops the others: they have the grace
 to end by themselves, write a flight recorder dump (SIGUSR1), get SIGTERM, and
 after the grace again SIGKILL. The last line names the rank that the others'
-dumps name, or else the one that failed first, but nobody if all ended with one
-exit code. The exit code is its own (128 plus its signal); 124 after a timeout,
+dumps name, or else the one that failed first, but no rank if all ended with
+one exit code. The exit code is its own (128 plus its signal); 124 after a timeout,
 127 or 126 if the program cannot be started.
 
 --on-failure=continue lets the others go on (ProcessGroup::Shrink): the exit
