@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/tensor/box.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/storage.h"
@@ -127,10 +128,6 @@ TEST(RandTest, ConsecutiveTensorsNeverShareABlockOfTheStream) {
 // Whole, then cut into shards in several ways: the contents are the same.
 TEST(RandTest, ShardsOfEqualGeneratorsMakeUpOneTensorInEveryLayout) {
   const Dims global = {5, 6, 7};
-  struct Box {
-    Dims offsets;
-    Dims sizes;
-  };
   const std::vector<Box> kBoxes = {
       {{0, 0, 0}, {5, 6, 7}}, {{0, 0, 0}, {2, 6, 7}}, {{2, 0, 0}, {3, 6, 7}},
       {{0, 1, 3}, {5, 2, 3}}, {{4, 5, 6}, {1, 1, 1}}, {{0, 0, 5}, {5, 6, 2}},

@@ -22,7 +22,7 @@ using ::testing::Pair;
 
 // A box that owns what MemoryAccess borrows. Addresses are numbers here:
 // nothing is touched.
-struct Box {
+struct OwnedAccess {
   uintptr_t begin = 1 << 20;
   size_t element_size = 4;
   Dims sizes;
@@ -39,7 +39,7 @@ struct Box {
 };
 
 // Every byte that the box touches.
-std::set<uintptr_t> BytesOf(const Box& box) {
+std::set<uintptr_t> BytesOf(const OwnedAccess& box) {
   std::vector<uintptr_t> elements = {box.begin};
   for (size_t d = 0; d < box.sizes.size(); ++d) {
     std::vector<uintptr_t> next;
@@ -59,7 +59,7 @@ std::set<uintptr_t> BytesOf(const Box& box) {
   return bytes;
 }
 
-bool ReallyShareMemory(const Box& a, const Box& b) {
+bool ReallyShareMemory(const OwnedAccess& a, const OwnedAccess& b) {
   const std::set<uintptr_t> bytes = BytesOf(b);
   for (const uintptr_t byte : BytesOf(a)) {
     if (bytes.count(byte) > 0) return true;
@@ -69,8 +69,8 @@ bool ReallyShareMemory(const Box& a, const Box& b) {
 
 // A view of the memory of one small tensor: narrowed, every other index, with
 // its dimensions in any order, of elements of 4 bytes or of halves of them.
-Box RandomView(std::mt19937& random) {
-  Box box;
+OwnedAccess RandomView(std::mt19937& random) {
+  OwnedAccess box;
   int64_t stride = 1;
   for (const int64_t size : {6, 5, 4}) {
     const int64_t step = 1 + random() % 2;
@@ -96,8 +96,8 @@ Box RandomView(std::mt19937& random) {
 }
 
 // Any strides at all.
-Box RandomBox(std::mt19937& random) {
-  Box box;
+OwnedAccess RandomBox(std::mt19937& random) {
+  OwnedAccess box;
   box.begin += random() % 64;
   box.element_size = 1 + random() % 5;
   for (uint32_t d = random() % 4; d > 0; --d) {
@@ -119,8 +119,8 @@ TEST(MayShareMemoryTest, IsExactForViewsOfOneTensor) {
   int shared = 0;
   int apart_in_one_range = 0;
   for (int i = 0; i < 4000; ++i) {
-    const Box a = RandomView(random);
-    const Box b = RandomView(random);
+    const OwnedAccess a = RandomView(random);
+    const OwnedAccess b = RandomView(random);
     const bool expected = ReallyShareMemory(a, b);
     ASSERT_EQ(MayShareMemory(a.Get(), b.Get()), expected) << "case " << i;
     ASSERT_EQ(MayShareMemory(b.Get(), a.Get()), expected) << "case " << i;
@@ -138,8 +138,8 @@ TEST(MayShareMemoryTest, NeverTakesSharedMemoryForDisjoint) {
   int shared = 0;
   int found_apart = 0;
   for (int i = 0; i < 4000; ++i) {
-    const Box a = RandomBox(random);
-    const Box b = RandomBox(random);
+    const OwnedAccess a = RandomBox(random);
+    const OwnedAccess b = RandomBox(random);
     const bool found = MayShareMemory(a.Get(), b.Get());
     if (ReallyShareMemory(a, b)) {
       ++shared;
@@ -153,21 +153,21 @@ TEST(MayShareMemoryTest, NeverTakesSharedMemoryForDisjoint) {
 
 TEST(MayShareMemoryTest, DistinguishesLargeViewsByTheirElements) {
   constexpr int64_t kPitch = int64_t{1} << 20;
-  const Box left = {.sizes = {kPitch, 1000}, .strides = {kPitch, 1}};
-  Box right = left;
+  const OwnedAccess left = {.sizes = {kPitch, 1000}, .strides = {kPitch, 1}};
+  OwnedAccess right = left;
   right.begin += 1000 * 4;
   EXPECT_FALSE(MayShareMemory(left.Get(), right.Get()));
   right.begin -= 4;
   EXPECT_TRUE(MayShareMemory(left.Get(), right.Get()));
   // Rows of one against columns of the other.
-  Box column = {.sizes = {kPitch}, .strides = {kPitch}};
+  OwnedAccess column = {.sizes = {kPitch}, .strides = {kPitch}};
   column.begin += 1000 * 4;
   EXPECT_FALSE(MayShareMemory(left.Get(), column.Get()));
   column.begin -= 4;
   EXPECT_TRUE(MayShareMemory(left.Get(), column.Get()));
   // Real and imaginary parts.
-  Box real = {.sizes = {kPitch}, .strides = {2}};
-  Box imaginary = real;
+  OwnedAccess real = {.sizes = {kPitch}, .strides = {2}};
+  OwnedAccess imaginary = real;
   imaginary.begin += 4;
   EXPECT_FALSE(MayShareMemory(real.Get(), imaginary.Get()));
   // From the last element backwards.
@@ -181,12 +181,12 @@ TEST(MayShareMemoryTest, DistinguishesLargeViewsByTheirElements) {
 TEST(MayShareMemoryTest, GivesUpOnStridesThatTakeTooLong) {
   // Apart, since the sum is never 1 more than a multiple of 2; but no number of
   // these dimensions is smaller than all that follow can make up for.
-  Box a = {.element_size = 1};
+  OwnedAccess a = {.element_size = 1};
   for (int64_t d = 0; d < 20; ++d) {
     a.sizes.push_back(1000);
     a.strides.push_back(1'000'002 + 2 * d * d);
   }
-  Box b = {.begin = a.begin + 1'000'001, .element_size = 1};
+  OwnedAccess b = {.begin = a.begin + 1'000'001, .element_size = 1};
   EXPECT_FALSE(MayShareMemory(a.Get(), b.Get()));
   a.strides.push_back(1'000'003);
   a.sizes.push_back(2);
@@ -196,8 +196,8 @@ TEST(MayShareMemoryTest, GivesUpOnStridesThatTakeTooLong) {
 }
 
 TEST(MayShareMemoryTest, AViewWithoutElementsSharesNoMemory) {
-  const Box some = {.sizes = {4}, .strides = {1}};
-  const Box empty = {.sizes = {4, 0}, .strides = {1, 1}};
+  const OwnedAccess some = {.sizes = {4}, .strides = {1}};
+  const OwnedAccess empty = {.sizes = {4, 0}, .strides = {1, 1}};
   EXPECT_FALSE(MayShareMemory(some.Get(), empty.Get()));
   EXPECT_FALSE(MayShareMemory(empty.Get(), empty.Get()));
   EXPECT_FALSE(MayShareMemory(some.Get(), MemoryAccess()));
@@ -211,8 +211,8 @@ TEST(MayShareMemoryTest, AViewWithoutElementsSharesNoMemory) {
 }
 
 TEST(IsSameMemoryTest, DisregardsStridesThatAreNeverTaken) {
-  const Box a = {.sizes = {3, 1, 4}, .strides = {4, 77, 1}};
-  Box b = {.sizes = {3, 1, 4}, .strides = {4, 4, 1}};
+  const OwnedAccess a = {.sizes = {3, 1, 4}, .strides = {4, 77, 1}};
+  OwnedAccess b = {.sizes = {3, 1, 4}, .strides = {4, 4, 1}};
   EXPECT_TRUE(IsSameMemory(a.Get(), b.Get()));
   b.strides[0] = 5;
   EXPECT_FALSE(IsSameMemory(a.Get(), b.Get()));
@@ -222,7 +222,8 @@ TEST(IsSameMemoryTest, DisregardsStridesThatAreNeverTaken) {
 }
 
 // The pairs that FindConflict may name.
-std::set<std::pair<size_t, size_t>> ConflictsOf(const std::vector<Box>& boxes) {
+std::set<std::pair<size_t, size_t>> ConflictsOf(
+    const std::vector<OwnedAccess>& boxes) {
   std::set<std::pair<size_t, size_t>> conflicts;
   for (size_t i = 0; i < boxes.size(); ++i) {
     for (size_t j = i + 1; j < boxes.size(); ++j) {
@@ -243,7 +244,7 @@ TEST(FindConflictTest, NamesAPairIfAndOnlyIfThereIsOne) {
   int with = 0;
   int without = 0;
   for (int i = 0; i < 500; ++i) {
-    std::vector<Box> boxes;
+    std::vector<OwnedAccess> boxes;
     std::vector<MemoryAccess> accesses;
     for (uint32_t n = random() % 24; n > 0; --n) {
       boxes.push_back(RandomView(random));
@@ -251,7 +252,7 @@ TEST(FindConflictTest, NamesAPairIfAndOnlyIfThereIsOne) {
       if (random() % 4 != 0) boxes.back().begin += (random() % 64) * 480;
       boxes.back().access = random() % 2 == 0 ? Access::kRead : Access::kWrite;
     }
-    for (const Box& box : boxes) accesses.push_back(box.Get());
+    for (const OwnedAccess& box : boxes) accesses.push_back(box.Get());
     const auto expected = ConflictsOf(boxes);
     const std::optional<std::pair<size_t, size_t>> found =
         FindConflict(accesses);
@@ -286,10 +287,10 @@ TEST(FindConflictTest, ReadsMayShareMemoryAndWritesMayNot) {
 }
 
 TEST(FindConflictTest, NamesAnAccessThatWritesAnElementTwice) {
-  Box repeated = {.sizes = {3, 2}, .strides = {0, 1}};
+  OwnedAccess repeated = {.sizes = {3, 2}, .strides = {0, 1}};
   EXPECT_EQ(FindConflict({repeated.Get()}), std::nullopt);
   repeated.access = Access::kWrite;
-  const Box other = {.begin = 5 << 20, .sizes = {1}, .strides = {1}};
+  const OwnedAccess other = {.begin = 5 << 20, .sizes = {1}, .strides = {1}};
   EXPECT_THAT(FindConflict({other.Get(), repeated.Get()}),
               Optional(Pair(1, 1)));
 }

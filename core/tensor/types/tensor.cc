@@ -18,6 +18,7 @@
 #include "sherd/core/tensor/types/byte_extent.h"
 #include "sherd/core/tensor/types/element_cast.h"
 #include "sherd/core/tensor/types/memory_overlap.h"
+#include "sherd/core/tensor/types/scalar.h"
 
 namespace sherd {
 namespace {
@@ -141,19 +142,6 @@ T Load(const std::byte* from) {
     T value;
     std::memcpy(&value, from, sizeof(T));
     return value;
-  }
-}
-
-template <typename T>
-std::string FormatElement(const T& value) {
-  if constexpr (std::is_same_v<T, bool>) {
-    return value ? "true" : "false";
-  } else if constexpr (std::is_arithmetic_v<T>) {
-    return absl::StrCat(value);
-  } else if constexpr (requires { value.real(); }) {
-    return absl::StrCat("(", value.real(), ",", value.imag(), ")");
-  } else {
-    return absl::StrCat(static_cast<float>(value));
   }
 }
 
@@ -819,7 +807,7 @@ std::string Tensor::ToString() const {
     DispatchDType(dtype_, [&](auto tag) {
       using T = typename decltype(tag)::type;
       absl::StrAppend(&text, printed == 0 ? ": " : ", ",
-                      FormatElement(Load<T>(element)));
+                      sherd::Scalar(Load<T>(element)).ToString());
     });
     return ++printed < kPrintedElements;
   };

@@ -40,7 +40,7 @@ int RepeatsFor(int64_t bytes) {
 }
 
 // One box between two layouts, in words from the start of each buffer.
-struct Box {
+struct StridedBox {
   Dims sizes;
   int64_t to = 0;
   Dims to_strides;
@@ -58,13 +58,13 @@ int64_t FloorPowerOfTwo(int64_t n) {
 }
 
 // The tensor `sizes` cut into kParts along `dim`, and each part packed.
-std::vector<Box> Packed(const Dims& sizes, size_t dim) {
+std::vector<StridedBox> Packed(const Dims& sizes, size_t dim) {
   const Dims strides = ContiguousStrides(sizes);
   Dims part = sizes;
   part[dim] /= kParts;
   const int64_t words = std::accumulate(part.begin(), part.end(), int64_t{1},
                                         std::multiplies<>());
-  std::vector<Box> boxes;
+  std::vector<StridedBox> boxes;
   for (int64_t i = 0; i < kParts; ++i) {
     boxes.push_back({.sizes = part,
                      .to = i * words,
@@ -75,16 +75,16 @@ std::vector<Box> Packed(const Dims& sizes, size_t dim) {
   return boxes;
 }
 
-std::vector<Box> Unpacked(const Dims& sizes, size_t dim) {
-  std::vector<Box> boxes = Packed(sizes, dim);
-  for (Box& box : boxes) {
+std::vector<StridedBox> Unpacked(const Dims& sizes, size_t dim) {
+  std::vector<StridedBox> boxes = Packed(sizes, dim);
+  for (StridedBox& box : boxes) {
     std::swap(box.to, box.from);
     std::swap(box.to_strides, box.from_strides);
   }
   return boxes;
 }
 
-std::vector<Box> Transposed(const Dims& sizes) {
+std::vector<StridedBox> Transposed(const Dims& sizes) {
   return {{.sizes = sizes,
            .to_strides = {1, sizes[0]},
            .from_strides = {sizes[1], 1}}};
@@ -188,13 +188,14 @@ class PlainCopy final : public GpuWork {
 };
 
 // All boxes in one launch.
-class BoxCopy final : public GpuWork {
+class DeviceBoxCopy final : public GpuWork {
  public:
-  explicit BoxCopy(std::vector<Box> boxes) : boxes_(std::move(boxes)) {}
+  explicit DeviceBoxCopy(std::vector<StridedBox> boxes)
+      : boxes_(std::move(boxes)) {}
 
   absl::Status Check() override {
     std::vector<Word> expected(host().size());
-    for (const Box& box : boxes_) {
+    for (const StridedBox& box : boxes_) {
       StridedCopy(expected.data() + box.to, box.to_strides,
                   host().data() + box.from, box.from_strides, box.sizes,
                   sizeof(Word));
@@ -205,7 +206,7 @@ class BoxCopy final : public GpuWork {
  private:
   absl::Status Move() override {
     copies_.clear();
-    for (const Box& box : boxes_) {
+    for (const StridedBox& box : boxes_) {
       copies_.push_back({.dst = static_cast<Word*>(to()) + box.to,
                          .dst_strides = box.to_strides,
                          .src = static_cast<const Word*>(from()) + box.from,
@@ -216,7 +217,7 @@ class BoxCopy final : public GpuWork {
     return runtime().Copy(stream(), copies_);
   }
 
-  const std::vector<Box> boxes_;
+  const std::vector<StridedBox> boxes_;
   std::vector<DeviceCopy> copies_;
 };
 
@@ -274,7 +275,7 @@ class ShardedMove final : public RankWork {
   ShardedTensor to_;
 };
 
-using MakeBoxes = std::vector<Box> (*)(int64_t words);
+using MakeBoxes = std::vector<StridedBox> (*)(int64_t words);
 
 BenchPeer LimitPeer() {
   return {.name = "limit",
@@ -324,7 +325,7 @@ BenchCase BoxCase(const std::string& name, const std::string& help,
                       -> absl::StatusOr<std::unique_ptr<RankWork>> {
                     const int64_t words =
                         context.bytes() / int64_t{sizeof(Word)};
-                    auto work = std::make_unique<BoxCopy>(boxes(words));
+                    auto work = std::make_unique<DeviceBoxCopy>(boxes(words));
                     SHERD_RETURN_IF_ERROR(work->MakeBuffers(words));
                     return work;
                   }},

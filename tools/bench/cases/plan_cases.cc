@@ -174,7 +174,7 @@ class PlainSweep final : public MetadataWork {
   }
 
  private:
-  struct Box {
+  struct PlainRectangle {
     int64_t offsets[2];
     int64_t sizes[2];
   };
@@ -188,7 +188,7 @@ class PlainSweep final : public MetadataWork {
     std::vector<Event> events;
     events.reserve(2 * boxes_.size());
     for (uint32_t i = 0; i < boxes_.size(); ++i) {
-      const Box& box = boxes_[i];
+      const PlainRectangle& box = boxes_[i];
       events.push_back({box.offsets[0], true, i});
       events.push_back({box.offsets[0] + box.sizes[0], false, i});
     }
@@ -213,7 +213,7 @@ class PlainSweep final : public MetadataWork {
     return absl::OkStatus();
   }
 
-  std::vector<Box> boxes_;
+  std::vector<PlainRectangle> boxes_;
 };
 
 class SherdPlanning final : public MetadataWork {
