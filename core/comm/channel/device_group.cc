@@ -1,14 +1,13 @@
 #include "sherd/core/comm/channel/device_group.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "sherd/core/base/keep_forever.h"
 #include "sherd/core/base/logging.h"
+#include "sherd/core/base/polling_pause.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/channel/scoped_device.h"
 #include "sherd/core/tensor/device_stream.h"
@@ -29,21 +28,8 @@ constexpr size_t kBarrierBytes = 256;
 constexpr auto kStuck = std::chrono::milliseconds(50);
 constexpr auto kStillStuck = std::chrono::milliseconds(200);
 
-// Yields while the end is likely near, then sleeps.
-class Pause {
- public:
-  void operator()() {
-    if (++rounds_ <= kYields) {
-      sched_yield();
-    } else {
-      absl::SleepFor(absl::Microseconds(50));
-    }
-  }
-
- private:
-  static constexpr int kYields = 50;
-  int rounds_ = 0;
-};
+// Between two looks at a device.
+PollingPause MakePause() { return PollingPause(50, absl::Microseconds(50)); }
 
 // Names what this thread does, for profilers.
 class ScopedRange {
@@ -131,7 +117,8 @@ class DeviceWork final : public WorkState {
   }
 
   const absl::Status& Await() override {
-    for (Pause pause; !done().HasBeenNotified(); pause()) group_->Progress();
+    for (PollingPause pause = MakePause(); !done().HasBeenNotified(); pause())
+      group_->Progress();
     Acknowledge();
     TakeKept();
     group_->Reclaim();
@@ -745,7 +732,7 @@ absl::Status DeviceGroup::Synchronize() {
     absl::MutexLock lock(&in_flight_.mutex);
     last = in_flight_.queued;
   }
-  for (Pause pause; IsInFlight(last); pause()) {
+  for (PollingPause pause = MakePause(); IsInFlight(last); pause()) {
     Progress();
   }
   Reclaim();

@@ -1,38 +1,19 @@
 #include "sherd/core/comm/channel/host_channel.h"
 
-#include <sched.h>
-
 #include <cstring>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/polling_pause.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/channel/own_block.h"
 
 namespace sherd::internal {
 namespace {
-
-// Waiting for a backend that the caller has to drive: yields while the answer
-// is likely near, then sleeps, so that ranks which outnumber the cores do not
-// take them from each other.
-class Pause {
- public:
-  void operator()() {
-    if (++rounds_ <= kYields) {
-      sched_yield();
-    } else {
-      absl::SleepFor(absl::Microseconds(50));
-    }
-  }
-
- private:
-  static constexpr int kYields = 20000;
-  int rounds_ = 0;
-};
 
 void Copy(const BlockCopy& copy) {
   if (copy.IsNeeded()) {
@@ -192,7 +173,8 @@ absl::Status HostChannel::PostAndWait(const Collective& call) {
   SHERD_ASSIGN_OR_RETURN(bool done, communicator_->Post(call, request));
   SHERD_RETURN_IF_ERROR(calls().MaybeInjectFault(FaultPoint::kAfterPost, call));
   const CallComparison* const comparison = calls().comparison();
-  for (Pause pause; !done; pause()) {
+  // The backend progresses only while it is polled.
+  for (PollingPause pause(20000, absl::Microseconds(50)); !done; pause()) {
     SHERD_ASSIGN_OR_RETURN(done, communicator_->Test(request));
     if (done) break;
     if (call.deadline.HasPassed()) {

@@ -1,6 +1,5 @@
 #include "sherd/core/comm/collective/call_comparison.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,8 +10,9 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/polling_pause.h"
 #include "sherd/core/base/status_macros.h"
 
 namespace sherd::internal {
@@ -69,22 +69,10 @@ constexpr absl::Duration kBeforeDeadline = absl::Milliseconds(200);
 constexpr absl::Duration kLook = absl::Milliseconds(50);
 
 // In place of a rank.
-constexpr uint64_t kNobody = UINT64_MAX;
+constexpr uint64_t kNoRank = UINT64_MAX;
 
-// Yields while the answer is likely near, then sleeps.
-class Pause {
- public:
-  void operator()() {
-    if (++rounds_ <= 100) {
-      sched_yield();
-    } else {
-      absl::SleepFor(absl::Microseconds(100));
-    }
-  }
-
- private:
-  int rounds_ = 0;
-};
+// Between two looks at the board.
+PollingPause MakePause() { return PollingPause(100, absl::Microseconds(100)); }
 
 CallFields FieldsOf(const Collective& desc) {
   return {.op = static_cast<int32_t>(desc.op),
@@ -296,7 +284,7 @@ void CallComparison::MarkDone(Word& word, uint64_t sequence) {
 absl::Status CallComparison::KeepPace(int word, uint64_t least,
                                       Deadline deadline) {
   for (int r = 0; r < size_; ++r) {
-    Pause pause;
+    PollingPause pause = MakePause();
     while (Area(r)[word].load(std::memory_order_acquire) < least) {
       if (deadline.HasPassed() || FailedRank()) {
         return WithFailedRank(absl::DeadlineExceededError(absl::StrCat(
@@ -363,7 +351,7 @@ std::vector<std::optional<CallComparison::Call>> CallComparison::AwaitCalls(
   const Deadline patience =
       Deadline::After(deadline.Remaining() - kBeforeDeadline);
   Deadline next_look = Deadline::After(kLook);
-  Pause pause;
+  PollingPause pause = MakePause();
   bool waits = true;
   for (int r = 0; r < size_;) {
     calls[r] = Published(r, sequence);
@@ -462,8 +450,8 @@ absl::Status CallComparison::Differ(CallDifference difference) {
     uint64_t deviating = 0;
     board_[kDeviatingRank].compare_exchange_strong(
         deviating, difference.rank ? static_cast<uint64_t>(*difference.rank) + 1
-                                   : kNobody);
-    if (deviating == kNobody) {
+                                   : kNoRank);
+    if (deviating == kNoRank) {
       difference.rank = std::nullopt;
     } else if (deviating != 0 && deviating <= static_cast<uint64_t>(size_)) {
       difference.rank = static_cast<int>(deviating) - 1;
