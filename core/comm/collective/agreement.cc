@@ -21,7 +21,7 @@ namespace {
 // struct is sent as it is in memory.
 struct Vote {
   int32_t code;
-  // As in ErrorInfo; kNobody if unset.
+  // As in ErrorInfo; kNoRank if unset.
   int32_t rank;
   int32_t failed_rank;
   // Not 0: the rank is still in a long step; the vote counts only as a sign of
@@ -32,7 +32,7 @@ struct Vote {
 };
 static_assert(sizeof(Vote) == 32);
 
-constexpr int32_t kNobody = -1;
+constexpr int32_t kNoRank = -1;
 constexpr size_t kMaxErrorBytes = 4096;
 constexpr size_t kMaxValueBytes = 65536;
 // Of a value in a message.
@@ -65,14 +65,14 @@ Vote VoteOf(const ProcessGroup& group, const absl::Status& local,
             uint64_t fingerprint, uint64_t number) {
   Vote vote = {.code = static_cast<int32_t>(local.code()),
                .rank = group.rank(),
-               .failed_rank = kNobody,
+               .failed_rank = kNoRank,
                .in_step = 0,
                .fingerprint = fingerprint,
                .number = number};
   if (local.ok()) return vote;
   const ErrorInfo info = GetErrorInfo(local);
   vote.rank = info.rank.value_or(group.rank());
-  vote.failed_rank = info.failed_rank.value_or(kNobody);
+  vote.failed_rank = info.failed_rank.value_or(kNoRank);
   return vote;
 }
 
@@ -124,7 +124,7 @@ absl::Status ShareFailure(ProcessGroup& group, const OperationLabel& what,
       ShareText(group, what, rank, local.message(), kMaxErrorBytes, options));
   ErrorInfo info = InfoOf(group, what);
   info.rank = failed.rank;
-  if (failed.failed_rank != kNobody) info.failed_rank = failed.failed_rank;
+  if (failed.failed_rank != kNoRank) info.failed_rank = failed.failed_rank;
   return WithErrorInfo(
       absl::Status(static_cast<absl::StatusCode>(failed.code),
                    absl::StrCat(what.text, ": rank ", rank, ": ", cause)),

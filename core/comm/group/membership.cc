@@ -6,9 +6,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "sherd/core/base/deviation.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/process/process_identity.h"
@@ -73,16 +73,21 @@ absl::Status Absent(Store& store, int first, int size) {
   for (int rank = first; rank < size; ++rank) {
     if (!store.Get(MemberKey(rank), Now()).ok()) missing.push_back(rank);
   }
-  return WithFailedRank(
-      absl::DeadlineExceededError(absl::StrCat(
-          missing.size() == 1 ? "rank " : "ranks ",
-          absl::StrJoin(missing, ", "), " of ", size,
-          " did not join in time: were all of them started, with the same "
-          "rendezvous?")),
-      first);
+  // Those that joined meanwhile were late all the same.
+  if (missing.empty()) missing.push_back(first);
+  return DidNotJoin(missing, size);
 }
 
 }  // namespace
+
+absl::Status DidNotJoin(const std::vector<int>& missing, int size) {
+  return WithFailedRank(
+      absl::DeadlineExceededError(
+          absl::StrCat(RankList(missing), " of ", size,
+                       " did not join in time: were all of them started, with "
+                       "the same rendezvous and secret?")),
+      missing.front());
+}
 
 std::string ProcessNumber(const std::string& description) {
   const auto parsed = ProcessDescription::Parse(description);

@@ -78,6 +78,10 @@ class Membership {
   std::vector<Device> devices_;
 };
 
+// kDeadlineExceeded: the ranks `missing` of `size`, at least one, ascending,
+// did not join in time. Names the first as the failed rank.
+absl::Status DidNotJoin(const std::vector<int>& missing, int size);
+
 // Number of the process that DescribeOwnProcess() described; "unknown" if the
 // text is malformed.
 std::string ProcessNumber(const std::string& description);

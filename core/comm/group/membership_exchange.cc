@@ -14,6 +14,7 @@
 #include "sherd/core/base/deviation.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/group/membership.h"
 
 namespace sherd::internal {
 namespace {
@@ -133,12 +134,7 @@ absl::Status Absent(Store& store, int size) {
             "all ranks arrived, but rank 0 did not compare them in time"),
         0);
   }
-  return WithFailedRank(
-      absl::DeadlineExceededError(
-          absl::StrCat(RankList(missing), " of ", size,
-                       " did not join in time: were all of them started, with "
-                       "the same rendezvous and secret?")),
-      missing.front());
+  return DidNotJoin(missing, size);
 }
 
 // The error of ranks that differ, or OK. `what` names the compared values.

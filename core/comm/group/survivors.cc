@@ -17,7 +17,7 @@ namespace {
 
 constexpr char kMade[] = "made";
 constexpr char kFailed[] = "failed";
-constexpr int kNobody = -1;
+constexpr int kNoRank = -1;
 
 // Between two looks at the store.
 constexpr absl::Duration kShortestPause = absl::Milliseconds(2);
@@ -27,7 +27,7 @@ constexpr absl::Duration kLongestPause = absl::Milliseconds(50);
 std::vector<int> SuspectsOfMost(const std::map<int, int>& came) {
   std::map<int, size_t> votes;
   for (const auto& [rank, suspect] : came) {
-    if (suspect != kNobody && suspect != rank) ++votes[suspect];
+    if (suspect != kNoRank && suspect != rank) ++votes[suspect];
   }
   std::vector<int> most;
   for (const auto& [suspect, count] : votes) {
@@ -82,7 +82,7 @@ absl::StatusOr<bool> SurvivorAgreement::AreSettled(bool is_patient,
     if (!record) {
       missing.push_back(rank);
     } else if (!absl::SimpleAtoi(*record, &came[rank])) {
-      came[rank] = kNobody;
+      came[rank] = kNoRank;
     }
   }
   const std::vector<int> suspects = SuspectsOfMost(came);
@@ -127,7 +127,7 @@ absl::StatusOr<std::vector<int>> SurvivorAgreement::Accept(
 
 absl::StatusOr<std::vector<int>> SurvivorAgreement::AgreeOnMembers(
     std::optional<int> suspect, Deadline deadline) {
-  Came came = {{rank_, suspect.value_or(kNobody)}};
+  Came came = {{rank_, suspect.value_or(kNoRank)}};
   SHERD_RETURN_IF_ERROR(
       store_.Set(Key("came", rank_), absl::StrCat(came[rank_])));
   const std::string key = Key("members");
