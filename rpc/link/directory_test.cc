@@ -1,7 +1,6 @@
 #include "sherd/rpc/link/directory.h"
 
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -9,12 +8,14 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/comm/store/hash_store.h"
 #include "sherd/rpc/link/mailbox_fixture.h"
+#include "sherd/testing/kits/rank_threads.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd::internal {
 namespace {
 
 using ::sherd::testing::IsOk;
+using ::sherd::testing::RunRankThreads;
 using ::sherd::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -56,15 +57,10 @@ class DirectoryTest : public ::testing::Test {
   std::vector<absl::StatusOr<std::unique_ptr<Directory>>> Meet(
       const std::vector<Directory::Worker>& workers) {
     std::vector<absl::StatusOr<std::unique_ptr<Directory>>> met(workers.size());
-    std::vector<std::thread> threads;
-    for (size_t rank = 0; rank < workers.size(); ++rank) {
-      threads.emplace_back([&, rank] {
-        met[rank] = Directory::Meet(store_, static_cast<int>(rank),
-                                    static_cast<int>(workers.size()),
-                                    workers[rank], Late());
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    const auto size = static_cast<int>(workers.size());
+    RunRankThreads(size, [&](int rank) {
+      met[rank] = Directory::Meet(store_, rank, size, workers[rank], Late());
+    });
     return met;
   }
 
@@ -93,18 +89,14 @@ TEST_F(DirectoryTest, EveryWorkerLearnsOfAll) {
     EXPECT_EQ((*directory)->StateOfWorker(1), ProcessState::kRunning);
     EXPECT_EQ((*directory)->EndOfWorker(1), "");
   }
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 3; ++rank) {
-    threads.emplace_back([&, rank] {
-      EXPECT_THAT(
-          (*met[rank])
-              ->ExchangeAddresses(
-                  {"@u" + std::to_string(rank), 0},
-                  rank == 1 ? HostPort{} : HostPort{"::1", 80 + rank}, Late()),
-          IsOk());
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunRankThreads(3, [&](int rank) {
+    EXPECT_THAT(
+        (*met[rank])
+            ->ExchangeAddresses(
+                {"@u" + std::to_string(rank), 0},
+                rank == 1 ? HostPort{} : HostPort{"::1", 80 + rank}, Late()),
+        IsOk());
+  });
   for (const auto& directory : met) {
     EXPECT_EQ((*directory)->worker(1).unix_address.host, "@u1");
     EXPECT_EQ((*directory)->worker(1).tcp_address.host, "");

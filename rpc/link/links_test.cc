@@ -21,12 +21,14 @@
 #include "sherd/core/net/frame.h"
 #include "sherd/core/net/socket.h"
 #include "sherd/rpc/link/mailbox_fixture.h"
+#include "sherd/testing/kits/rank_threads.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd::internal {
 namespace {
 
 using ::sherd::testing::IsOk;
+using ::sherd::testing::RunRankThreads;
 using ::sherd::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::AnyOf;
@@ -301,15 +303,11 @@ TEST_F(LinksTest, ASilentWorkerIsLost) {
   };
   LinkMailbox mailboxes[2];
   absl::StatusOr<std::unique_ptr<Links>> links[3];
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 3; ++rank) {
-    threads.emplace_back([&, rank] {
-      links[rank] = Links::Start(
-          options(rank),
-          rank == 2 ? static_cast<Wire::Handler*>(&stuck) : &mailboxes[rank]);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunRankThreads(3, [&](int rank) {
+    links[rank] = Links::Start(
+        options(rank),
+        rank == 2 ? static_cast<Wire::Handler*>(&stuck) : &mailboxes[rank]);
+  });
   ASSERT_THAT(links[0], IsOk());
   ASSERT_THAT(links[1], IsOk());
   ASSERT_THAT(links[2], IsOk());
@@ -327,18 +325,14 @@ TEST_F(LinksTest, ASilentWorkerIsLost) {
 TEST_F(LinksTest, AWorkerThatDoesNotAnswerIsLost) {
   Stuck stuck;
   std::vector<TestWorker> workers(3);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 3; ++rank) {
-    threads.emplace_back([&, rank] {
-      LinkOptions options = OptionsOn(store_, rank, 3);
-      // Only worker 1 has little patience.
-      if (rank == 1) options.patience = options.heartbeat = absl::Seconds(1);
-      workers[rank].links =
-          Links::Start(options, rank == 2 ? static_cast<Wire::Handler*>(&stuck)
-                                          : workers[rank].mailbox.get());
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunRankThreads(3, [&](int rank) {
+    LinkOptions options = OptionsOn(store_, rank, 3);
+    // Only worker 1 has little patience.
+    if (rank == 1) options.patience = options.heartbeat = absl::Seconds(1);
+    workers[rank].links =
+        Links::Start(options, rank == 2 ? static_cast<Wire::Handler*>(&stuck)
+                                        : workers[rank].mailbox.get());
+  });
   ASSERT_THAT(workers[0]->Send(2, {.control = "stop"}), IsOk());
   stuck.is_stuck_.WaitForNotification();
   absl::Status sent;

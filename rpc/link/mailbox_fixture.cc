@@ -1,11 +1,12 @@
 #include "sherd/rpc/link/mailbox_fixture.h"
 
-#include <thread>
-
 #include "sherd/core/comm/store/store_session.h"
+#include "sherd/testing/kits/rank_threads.h"
 
 namespace sherd::internal {
 namespace {
+
+using ::sherd::testing::RunRankThreads;
 
 constexpr absl::Duration kLong = absl::Seconds(60);
 
@@ -105,28 +106,20 @@ std::vector<TestWorker> StartWorkers(
     const std::shared_ptr<Store>& store, int world_size,
     const std::function<void(LinkOptions&)>& edit) {
   std::vector<TestWorker> workers(world_size);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < world_size; ++rank) {
-    threads.emplace_back([&, rank] {
-      LinkOptions options = OptionsOn(store, rank, world_size);
-      if (edit) edit(options);
-      workers[rank].links = Links::Start(options, workers[rank].mailbox.get());
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunRankThreads(world_size, [&](int rank) {
+    LinkOptions options = OptionsOn(store, rank, world_size);
+    if (edit) edit(options);
+    workers[rank].links = Links::Start(options, workers[rank].mailbox.get());
+  });
   return workers;
 }
 
 std::vector<absl::Status> GoodbyeToAll(std::vector<TestWorker>& workers,
                                        absl::Duration timeout) {
   std::vector<absl::Status> results(workers.size());
-  std::vector<std::thread> threads;
-  for (size_t rank = 0; rank < workers.size(); ++rank) {
-    threads.emplace_back([&, rank] {
-      results[rank] = workers[rank]->Goodbye(Deadline::After(timeout));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunRankThreads(static_cast<int>(workers.size()), [&](int rank) {
+    results[rank] = workers[rank]->Goodbye(Deadline::After(timeout));
+  });
   return results;
 }
 

@@ -11,7 +11,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,12 +21,14 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/comm/store/hash_store.h"
 #include "sherd/core/process/process_identity.h"
+#include "sherd/testing/kits/rank_threads.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd::internal {
 namespace {
 
 using ::sherd::testing::IsOk;
+using ::sherd::testing::RunRankThreads;
 using ::sherd::testing::StatusIs;
 using ::testing::HasSubstr;
 
@@ -62,13 +63,9 @@ class FailureLogTest : public ::testing::Test {
   std::vector<std::unique_ptr<RankLog>> Joined(int size) {
     std::vector<std::unique_ptr<RankLog>> logs;
     for (int r = 0; r < size; ++r) logs.push_back(Log(r, size));
-    std::vector<std::thread> threads;
-    for (auto& log : logs) {
-      threads.emplace_back([&log] {
-        EXPECT_THAT(log->Join(Deadline::After(absl::Seconds(30))), IsOk());
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    RunRankThreads(size, [&](int rank) {
+      EXPECT_THAT(logs[rank]->Join(Deadline::After(absl::Seconds(30))), IsOk());
+    });
     return logs;
   }
 

@@ -14,12 +14,14 @@
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/comm/store/hash_store.h"
+#include "sherd/testing/kits/rank_threads.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd::internal {
 namespace {
 
 using ::sherd::testing::IsOk;
+using ::sherd::testing::RunRankThreads;
 using ::sherd::testing::StatusIs;
 using ::testing::HasSubstr;
 
@@ -37,16 +39,12 @@ Results Exchange(int size, const std::function<void(MemberRecord&)>& change,
                  absl::Duration timeout = absl::Seconds(60)) {
   HashStore store;
   Results results(size, absl::UnknownError("no result"));
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < size; ++rank) {
-    ranks.emplace_back([&, rank] {
-      MemberRecord record = Record(rank, size);
-      change(record);
-      results[rank] =
-          ExchangeMemberRecords(store, record, Deadline::After(timeout));
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
+  RunRankThreads(size, [&](int rank) {
+    MemberRecord record = Record(rank, size);
+    change(record);
+    results[rank] =
+        ExchangeMemberRecords(store, record, Deadline::After(timeout));
+  });
   return results;
 }
 
@@ -268,16 +266,13 @@ TEST(MembershipExchangeTest, ARankThatCannotTakePartGivesRankZeroTimeToCome) {
 TEST(MembershipExchangeTest, MissingRanksAreNamedByAllThatCame) {
   HashStore store;
   std::vector<absl::Status> results(4);
-  std::vector<std::thread> ranks;
-  for (int rank : {0, 2}) {
-    ranks.emplace_back([&, rank] {
-      results[rank] =
-          ExchangeMemberRecords(store, Record(rank, 4),
-                                Deadline::After(absl::Milliseconds(200)))
-              .status();
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
+  RunRankThreads(4, [&](int rank) {
+    if (rank % 2 == 1) return;
+    results[rank] =
+        ExchangeMemberRecords(store, Record(rank, 4),
+                              Deadline::After(absl::Milliseconds(200)))
+            .status();
+  });
   for (int rank : {0, 2}) {
     EXPECT_THAT(results[rank],
                 StatusIs(absl::StatusCode::kDeadlineExceeded,
