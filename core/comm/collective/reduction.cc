@@ -29,26 +29,8 @@ using Kernel = void (*)(std::byte* out, const std::byte* const* ins,
                         size_t num_ins, size_t begin, size_t end,
                         Scaling scaling);
 
-#define SHERD_VECTOR_NAMESPACE baseline
-#define SHERD_VECTOR_ATTRIBUTES
-#define SHERD_VECTOR_BYTES 16
-#define SHERD_VECTOR_HAS_F16C 0
-#include "sherd/core/comm/collective/reduction_kernels.inc"  // NOLINT(build/include)
-
-#if defined(__x86_64__)
-#define SHERD_VECTOR_NAMESPACE avx2
-#define SHERD_VECTOR_ATTRIBUTES __attribute__((target("avx2,f16c")))
-#define SHERD_VECTOR_BYTES 32
-#define SHERD_VECTOR_HAS_F16C 1
-#include "sherd/core/comm/collective/reduction_kernels.inc"  // NOLINT(build/include)
-
-#define SHERD_VECTOR_NAMESPACE avx512
-#define SHERD_VECTOR_ATTRIBUTES \
-  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")))
-#define SHERD_VECTOR_BYTES 64
-#define SHERD_VECTOR_HAS_F16C 1
-#include "sherd/core/comm/collective/reduction_kernels.inc"  // NOLINT(build/include)
-#endif
+#define SHERD_VECTOR_BODY "sherd/core/comm/collective/reduction_kernels.inc"
+#include "sherd/core/tensor/kernels/vector_targets.inc"  // NOLINT(build/include)
 
 Kernel FindKernel(internal::ReductionTarget target, ReduceOp op, DType dtype) {
   switch (target) {
