@@ -1,16 +1,16 @@
 #include "sherd/testing/kits/several_hosts.h"
 
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstddef>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
+#include "sherd/core/process/subprocess.h"
 
 namespace sherd::testing {
 namespace {
@@ -52,20 +52,14 @@ done
 for pid in "${pids[@]}"; do wait "$pid" || true; done
 )";
 
-int RunCommand(const std::vector<std::string>& command) {
-  std::vector<char*> arguments;
-  for (const std::string& argument : command) {
-    arguments.push_back(const_cast<char*>(argument.c_str()));
-  }
-  arguments.push_back(nullptr);
-  const pid_t pid = fork();
-  if (pid == 0) {
-    execvp(arguments[0], arguments.data());
-    _exit(127);
-  }
-  int status = -1;
-  waitpid(pid, &status, 0);
-  return status;
+// Whether the program ends with 0.
+bool RunCommand(std::vector<std::string> command) {
+  const std::string program = command[0];
+  absl::StatusOr<Subprocess> process =
+      Subprocess::Start({.program = program,
+                         .arguments = std::move(command),
+                         .environment = OwnEnvironment()});
+  return process.ok() && process->Wait().ok();
 }
 
 }  // namespace
@@ -81,11 +75,11 @@ SeveralHosts::SeveralHosts(std::string program)
 }
 
 void SeveralHosts::SetUp() {
-  if (RunCommand(
+  if (!RunCommand(
           {"bash", "-c",
            "PATH=$PATH:/usr/sbin:/sbin; unshare --user --map-root-user --net "
            "--mount sh -c 'mount -t tmpfs none /run && ip netns add probe && "
-           "ip link add va type veth peer name vb netns probe'"}) != 0) {
+           "ip link add va type veth peer name vb netns probe'"})) {
     GTEST_SKIP() << "network namespaces cannot be made here: unshare, ip or "
                     "the permission to use them is missing";
   }
@@ -117,7 +111,7 @@ std::vector<std::string> SeveralHosts::RunLaunched(const std::string& variables,
     command.push_back(absl::StrCat("SHERD_TIMEOUT=20s ", variables, " ",
                                    rank == kRanks - 1 ? of_last : ""));
   }
-  EXPECT_EQ(RunCommand(command), 0);
+  EXPECT_TRUE(RunCommand(command));
   std::vector<std::string> printed;
   for (int rank = 0; rank < kRanks; ++rank) {
     printed.push_back(

@@ -2,16 +2,18 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 #include "sherd/backends/cuda/driver_api.h"
+#include "sherd/core/process/exit_status.h"
+#include "sherd/core/process/subprocess.h"
 #include "sherd/testing/emulated_gpu/driver/linked_driver.h"
 #include "sherd/testing/emulated_gpu/graph_api.h"
 
@@ -44,6 +46,27 @@ void WriteAll(int fd, const void* data, size_t size) {
 
 void ReadAll(int fd, void* data, size_t size) {
   Must(read(fd, data, size) == static_cast<ssize_t>(size) ? 0 : 1, "read");
+}
+
+// The wait statuses of all once they have ended.
+std::vector<int> AwaitRanks(std::vector<Subprocess>& processes) {
+  std::vector<int> statuses(processes.size());
+  for (bool runs = true; runs;) {
+    runs = false;
+    for (size_t r = 0; r < processes.size(); ++r) {
+      const std::optional<ExitStatus>& end = processes[r].Poll();
+      if (!end) {
+        runs = true;
+        continue;
+      }
+      statuses[r] = end->wait_status();
+      if (!end->ExitedWith(kNoDevice)) continue;
+      // No rank waits for a rank that could not begin.
+      for (Subprocess& other : processes) other.Signal(SIGKILL);
+    }
+    if (runs) usleep(1000);
+  }
+  return statuses;
 }
 
 CUdeviceptr Address(const void* data) {
@@ -199,36 +222,19 @@ std::vector<int> RunNcclRanks(int size,
     Must(pipe2(&down[2 * r], O_CLOEXEC), "pipe");
     Must(pipe2(&up[2 * r], O_CLOEXEC), "pipe");
   }
-  std::fflush(nullptr);
-  std::vector<pid_t> processes;
+  std::vector<Subprocess> processes;
   for (int r = 0; r < size; ++r) {
-    const pid_t process = fork();
-    if (process != 0) {
-      processes.push_back(process);
-      continue;
-    }
-    alarm(kSecondsToLive);
-    NcclRank rank(r, size, down, up);
-    rank.UseDevice(r);
-    body(rank);
-    std::fflush(nullptr);
-    _exit(::testing::Test::HasFailure() ? 1 : 0);
+    absl::StatusOr<Subprocess> process = Subprocess::Fork([&] {
+      alarm(kSecondsToLive);
+      NcclRank rank(r, size, down, up);
+      rank.UseDevice(r);
+      body(rank);
+      return ::testing::Test::HasFailure() ? 1 : 0;
+    });
+    Must(process.ok() ? 0 : 1, "fork");
+    processes.push_back(*std::move(process));
   }
-  std::vector<int> statuses(size);
-  for (int ended = 0; ended < size;) {
-    int status = 0;
-    const pid_t process = waitpid(-1, &status, 0);
-    const auto place = std::find(processes.begin(), processes.end(), process);
-    if (place == processes.end()) continue;
-    ++ended;
-    statuses[place - processes.begin()] = status;
-    *place = 0;
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != kNoDevice) continue;
-    // No rank waits for a rank that could not begin.
-    for (const pid_t other : processes) {
-      if (other != 0) kill(other, SIGKILL);
-    }
-  }
+  const std::vector<int> statuses = AwaitRanks(processes);
   for (const int fd : down) close(fd);
   for (const int fd : up) close(fd);
   return statuses;
