@@ -88,6 +88,7 @@ AddressSpace::AddressSpace(int devices)
     Die("no random numbers");
   }
   for (int device = 0; device < devices; ++device) {
+    // Not a SharedSegment: mapped at a given address, and holes are punched.
     const int file = memfd_create("sherd_emulated_gpu", MFD_CLOEXEC);
     if (file < 0 || ftruncate(file, kWindowBytes) != 0 ||
         mmap(View(WindowOf(device)), kWindowBytes, PROT_READ | PROT_WRITE,

@@ -118,6 +118,8 @@ size_t NcclChannel::Read(void* data, size_t size) {
 }
 
 NcclResult NcclSegment::MakeUniqueId(NcclUniqueId* id) {
+  // Not a SharedSegment, whose size is sealed: the number of ranks, and so the
+  // size, is not known yet.
   UniqueFd fd(static_cast<int>(
       syscall(SYS_memfd_create, "sherd_emulated_nccl", MFD_CLOEXEC)));
   Header header = {};
