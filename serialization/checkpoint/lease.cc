@@ -21,25 +21,23 @@
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/process/process_status.h"
-#include "sherd/serialization/safetensors/crc32c.h"
+#include "sherd/serialization/store/sealed_text.h"
 #include "sherd/serialization/wire/little_endian.h"
 
 namespace sherd {
 namespace {
 
-constexpr absl::string_view kMagic = "sherd lease ";
+constexpr SealedText kText = {.magic = "sherd lease ",
+                              .version = kLeaseVersion,
+                              .max_bytes = kMaxLeaseBytes,
+                              .name = "a lease",
+                              .remedy = "save with a later one"};
 constexpr absl::string_view kTimeFormat = "%Y-%m-%dT%H:%M:%E3SZ";
-// "crc32c ", 8 digits and a newline.
-constexpr size_t kCrcLineBytes = 16;
 // A holder renews its lease by one short write, which a read may meet half
 // done; never so often.
 constexpr int kReads = 20;
 // Of a lease that others take, too.
 constexpr int kAttempts = 16;
-
-std::string CrcLine(absl::string_view body) {
-  return absl::StrFormat("crc32c %08x\n", Crc32c(AsBytes(body)));
-}
 
 std::string TimeText(absl::Time time) {
   return absl::FormatTime(kTimeFormat, time, absl::UTCTimeZone());
@@ -53,11 +51,6 @@ bool IsInRange(absl::Time time) {
 
 absl::Time WholeMilliseconds(absl::Time time) {
   return absl::FromUnixMillis(absl::ToUnixMillis(time));
-}
-
-absl::Status Damaged(absl::string_view what, absl::string_view problem) {
-  return absl::DataLossError(
-      absl::StrCat(what, " is damaged or not a lease: ", problem));
 }
 
 // "`key` value\n" from the front of `rest`.
@@ -128,7 +121,7 @@ absl::StatusOr<std::optional<LeaseRecord>> ReadLease(FileSystem& files,
         ReadFile(files, path, kMaxLeaseBytes);
     if (absl::IsNotFound(bytes.status())) return std::nullopt;
     if (absl::IsResourceExhausted(bytes.status())) {
-      return Damaged(path, bytes.status().message());
+      return kText.Damaged(path, bytes.status().message());
     }
     SHERD_RETURN_IF_ERROR(bytes.status());
     record = DecodeLease(*bytes, path);
@@ -148,68 +141,50 @@ bool IsSaveId(absl::string_view text) {
 }
 
 std::string EncodeLease(const LeaseRecord& record) {
-  std::string text = absl::StrCat(
-      kMagic, kLeaseVersion, "\nhost ", record.host, "\nprocess ",
+  return SealedText::Seal(absl::StrCat(
+      kText.magic, kLeaseVersion, "\nhost ", record.host, "\nprocess ",
       record.holder.ToText(), "\nsave_id ", record.save_id, "\ngeneration ",
       record.generation, "\nsince ", TimeText(record.since), "\nrenewed ",
       TimeText(record.renewed), "\nduration_ms ",
       absl::StrFormat("%013d", absl::ToInt64Milliseconds(record.duration)),
-      "\n");
-  text += CrcLine(text);
-  return text;
+      "\n"));
 }
 
 absl::StatusOr<LeaseRecord> DecodeLease(absl::string_view bytes,
                                         absl::string_view what) {
-  absl::string_view rest = bytes;
-  absl::string_view version_text = rest.substr(0, rest.find('\n'));
-  uint32_t version = 0;
-  if (bytes.size() > kMaxLeaseBytes ||
-      !absl::ConsumePrefix(&version_text, kMagic) ||
-      !absl::SimpleAtoi(version_text, &version) || version == 0) {
-    return Damaged(what, "it does not begin as one");
-  }
-  if (version > kLeaseVersion) {
-    return absl::UnimplementedError(
-        absl::StrCat(what, " has version ", version,
-                     ", but this build knows versions up to ", kLeaseVersion,
-                     "; save with a later one"));
-  }
-  const size_t body = bytes.size() - std::min(bytes.size(), kCrcLineBytes);
-  if (bytes.substr(body) != CrcLine(bytes.substr(0, body))) {
-    return Damaged(what, "its CRC-32C is not that of its contents");
-  }
-  std::array<absl::string_view, 8> values;
-  constexpr std::array<absl::string_view, 8> kKeys = {
-      "sherd lease", "host",  "process", "save_id",
-      "generation",  "since", "renewed", "duration_ms"};
+  SHERD_ASSIGN_OR_RETURN(absl::string_view rest, kText.Open(bytes, what));
+  constexpr std::array<absl::string_view, 7> kKeys = {
+      "host",  "process", "save_id",    "generation",
+      "since", "renewed", "duration_ms"};
+  std::array<absl::string_view, kKeys.size()> values;
   for (size_t i = 0; i < kKeys.size(); ++i) {
     if (!TakeLine(rest, kKeys[i], values[i])) {
-      return Damaged(what, absl::StrCat("expected a line ", kKeys[i]));
+      return kText.Damaged(what, absl::StrCat("expected a line ", kKeys[i]));
     }
   }
   LeaseRecord record;
-  record.host = std::string(values[1]);
-  record.save_id = std::string(values[3]);
+  record.host = std::string(values[0]);
+  record.save_id = std::string(values[2]);
   const auto holder =
-      ProcessDescription::Parse({values[2].data(), values[2].size()});
+      ProcessDescription::Parse({values[1].data(), values[1].size()});
   int64_t duration_ms = 0;
   std::string ignored;
   if (!holder || holder->process.pid <= 0 || !IsSaveId(record.save_id) ||
-      !absl::SimpleAtoi(values[4], &record.generation) ||
+      !absl::SimpleAtoi(values[3], &record.generation) ||
       record.generation == 0 ||
-      !absl::ParseTime(kTimeFormat, values[5], &record.since, &ignored) ||
-      !absl::ParseTime(kTimeFormat, values[6], &record.renewed, &ignored) ||
+      !absl::ParseTime(kTimeFormat, values[4], &record.since, &ignored) ||
+      !absl::ParseTime(kTimeFormat, values[5], &record.renewed, &ignored) ||
       !IsInRange(record.since) || !IsInRange(record.renewed) ||
-      !absl::SimpleAtoi(values[7], &duration_ms) || duration_ms < 0 ||
+      !absl::SimpleAtoi(values[6], &duration_ms) || duration_ms < 0 ||
       absl::Milliseconds(duration_ms) > kMaxLeaseDuration) {
-    return Damaged(what, "a value is outside of its range");
+    return kText.Damaged(what, "a value is outside of its range");
   }
   record.holder = *holder;
   record.duration = absl::Milliseconds(duration_ms);
   // So each record has one encoding, and times and numbers one form.
   if (EncodeLease(record) != bytes) {
-    return Damaged(what, "its values are not in the form that is written");
+    return kText.Damaged(what,
+                         "its values are not in the form that is written");
   }
   return record;
 }

@@ -10,28 +10,20 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "sherd/core/base/status_macros.h"
-#include "sherd/serialization/safetensors/crc32c.h"
 #include "sherd/serialization/store.h"
-#include "sherd/serialization/wire/little_endian.h"
+#include "sherd/serialization/store/sealed_text.h"
 
 namespace sherd {
 namespace {
 
-constexpr absl::string_view kMagic = "sherd index ";
+constexpr SealedText kText = {.magic = "sherd index ",
+                              .version = kIndexVersion,
+                              .max_bytes = kMaxIndexBytes,
+                              .name = "an index",
+                              .remedy = "use a later one"};
 constexpr absl::string_view kNamePrefix = "index-";
 constexpr absl::string_view kNameSuffix = ".sherd";
 constexpr size_t kDigits = 20;
-// "crc32c ", 8 digits and a newline.
-constexpr size_t kCrcLineBytes = 16;
-
-std::string CrcLine(absl::string_view body) {
-  return absl::StrFormat("crc32c %08x\n", Crc32c(AsBytes(body)));
-}
-
-absl::Status Damaged(absl::string_view what, absl::string_view problem) {
-  return absl::DataLossError(
-      absl::StrCat(what, " is damaged or not an index: ", problem));
-}
 
 // The next line, without its end, from the front of `rest`.
 absl::string_view TakeLine(absl::string_view& rest) {
@@ -117,7 +109,7 @@ std::optional<uint64_t> NumberOfIndexObject(absl::string_view name) {
 
 std::string EncodeIndexTable(const IndexTable& table) {
   std::string text =
-      absl::StrCat(kMagic, kIndexVersion, "\nnumber ", table.number, "\n");
+      absl::StrCat(kText.magic, kIndexVersion, "\nnumber ", table.number, "\n");
   for (const uint64_t nonce : table.nonces) {
     absl::StrAppendFormat(&text, "operation %016x\n", nonce);
   }
@@ -127,43 +119,25 @@ std::string EncodeIndexTable(const IndexTable& table) {
   for (const std::string& object : table.removed) {
     absl::StrAppend(&text, "removed ", object, "\n");
   }
-  text += CrcLine(text);
-  return text;
+  return SealedText::Seal(std::move(text));
 }
 
 absl::StatusOr<IndexTable> DecodeIndexTable(absl::string_view bytes,
                                             absl::string_view what) {
-  absl::string_view rest = bytes;
-  absl::string_view first = TakeLine(rest);
-  uint32_t version = 0;
-  if (static_cast<int64_t>(bytes.size()) > kMaxIndexBytes ||
-      !absl::ConsumePrefix(&first, kMagic) ||
-      !absl::SimpleAtoi(first, &version) || version == 0) {
-    return Damaged(what, "it does not begin as one");
-  }
-  if (version > kIndexVersion) {
-    return absl::UnimplementedError(
-        absl::StrCat(what, " has version ", version,
-                     ", but this build knows versions up to ", kIndexVersion,
-                     "; use a later one"));
-  }
-  const size_t body = bytes.size() - std::min(bytes.size(), kCrcLineBytes);
-  if (bytes.substr(body) != CrcLine(bytes.substr(0, body))) {
-    return Damaged(what, "its CRC-32C is not that of its contents");
-  }
-  rest.remove_suffix(std::min(rest.size(), kCrcLineBytes));
+  SHERD_ASSIGN_OR_RETURN(absl::string_view rest, kText.Open(bytes, what));
   IndexTable table;
   while (!rest.empty()) {
     if (!ParseLine(TakeLine(rest), table)) {
-      return Damaged(what, "a line is none of an index");
+      return kText.Damaged(what, "a line is none of an index");
     }
   }
   if (!IsConsistent(table)) {
-    return Damaged(what, "its values contradict one another");
+    return kText.Damaged(what, "its values contradict one another");
   }
   // So each table has one encoding: each key in its place, once, and sorted.
   if (EncodeIndexTable(table) != bytes) {
-    return Damaged(what, "its values are not in the form that is written");
+    return kText.Damaged(what,
+                         "its values are not in the form that is written");
   }
   return table;
 }
