@@ -1,7 +1,9 @@
 #include "sherd/core/base/io_engine.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +25,9 @@ namespace {
 // Long enough for the full rate of one request; some in flight hide the time of
 // each.
 constexpr int64_t kPieceBytes = int64_t{1} << 20;
+// Of a read that may be one of several in a system call; and so many of them.
+constexpr size_t kShortBytes = size_t{64} << 10;
+constexpr size_t kMostParts = IOV_MAX;
 // What O_DIRECT asks at most, of offsets and lengths. A device that asks more
 // answers EINVAL.
 constexpr uintptr_t kFileAlignment = 4096;
@@ -100,18 +105,17 @@ class PageCache {
 class ManyReads {
  public:
   // `borrow` is called once, when something is not in the page cache.
-  ManyReads(const std::string& path, int fd, bool ask_cache,
+  ManyReads(const std::string& path, int fd, const IoEngineOptions& options,
             absl::Span<const FileRead> reads,
             absl::FunctionRef<absl::Status(size_t)> done,
             absl::FunctionRef<std::unique_ptr<IoQueue>()> borrow)
       : path_(path),
         fd_(fd),
+        options_(options),
         reads_(reads),
         done_(done),
         borrow_(borrow),
-        missing_(reads.size()) {
-    if (ask_cache) cache_.emplace(fd, reads);
-  }
+        missing_(reads.size()) {}
 
   absl::Status Run() {
     for (size_t i = 0; i < reads_.size(); ++i) {
@@ -120,6 +124,11 @@ class ManyReads {
     for (size_t i = 0; i < reads_.size() && status_.ok();) {
       if (missing_[i] == 0) {
         status_ = done_(i++);
+        continue;
+      }
+      if (const size_t end = EndOfParts(i); end > i + 1) {
+        ReadParts(i, end);
+        i = end;
         continue;
       }
       Piece rest = JoinedFrom(i);
@@ -162,6 +171,59 @@ class ManyReads {
     return joined;
   }
 
+  // Of short reads, from `first` on, that follow one another in the file, and
+  // each elsewhere in memory, the one after the last. `first` if there is none.
+  size_t EndOfParts(size_t first) const {
+    int64_t bytes = 0;
+    size_t end = first;
+    for (; end < reads_.size() && end - first < kMostParts; ++end) {
+      const absl::Span<std::byte> part = reads_[end].buffer;
+      if (part.empty() || part.size() > kShortBytes ||
+          reads_[end].offset != reads_[first].offset + bytes) {
+        break;
+      }
+      const bool goes_on =
+          end + 1 < reads_.size() &&
+          reads_[end + 1].buffer.data() == part.data() + part.size();
+      bytes += static_cast<int64_t>(part.size());
+      if (goes_on || bytes > kPieceBytes) break;
+    }
+    return end;
+  }
+
+  // Reads [first, end) and waits.
+  void ReadParts(size_t first, size_t end) {
+    parts_.clear();
+    for (size_t i = first; i < end; ++i) {
+      parts_.push_back({reads_[i].buffer.data(), reads_[i].buffer.size()});
+    }
+    int64_t offset = reads_[first].offset;
+    size_t next = 0;
+    while (next < parts_.size() && status_.ok()) {
+      const ssize_t n = options_.read_parts(
+          fd_, &parts_[next], static_cast<int>(parts_.size() - next), offset);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) {
+        const int error = n < 0 ? errno : 0;
+        const iovec& part = parts_[next];
+        return Fail({first + next, offset,
+                     absl::MakeSpan(static_cast<std::byte*>(part.iov_base),
+                                    part.iov_len)},
+                    error);
+      }
+      offset += n;
+      // A short count may end within a part.
+      for (size_t left = static_cast<size_t>(n); left > 0 && status_.ok();) {
+        iovec& part = parts_[next];
+        const size_t filled = std::min(left, part.iov_len);
+        part.iov_base = static_cast<std::byte*>(part.iov_base) + filled;
+        part.iov_len -= filled;
+        left -= filled;
+        if (part.iov_len == 0) status_ = done_(first + next++);
+      }
+    }
+  }
+
   // Which of joined reads, from `read` on, has a byte.
   size_t ReadAt(const std::byte* byte, size_t read) const {
     while (byte >= reads_[read].buffer.data() + reads_[read].buffer.size()) {
@@ -179,6 +241,7 @@ class ManyReads {
   }
 
   void Read(Piece piece) {
+    if (options_.ask_cache && !cache_.has_value()) cache_.emplace(fd_, reads_);
     if (cache_.has_value() && cache_->Holds(piece)) return ReadNow(piece);
     PrepareQueue();
     if (queue_ == nullptr) return ReadNow(piece);
@@ -280,12 +343,14 @@ class ManyReads {
 
   const std::string& path_;
   const int fd_;
+  const IoEngineOptions& options_;
   const absl::Span<const FileRead> reads_;
   const absl::FunctionRef<absl::Status(size_t)> done_;
   const absl::FunctionRef<std::unique_ptr<IoQueue>()> borrow_;
   std::optional<PageCache> cache_;
   // Bytes of each read that are not filled.
   std::vector<size_t> missing_;
+  std::vector<iovec> parts_;
   // The first error.
   absl::Status status_;
   bool prepared_ = false;
@@ -378,7 +443,7 @@ absl::Status IoEngine::ReadMany(const std::string& path, int fd,
                                 absl::Span<const FileRead> reads,
                                 absl::FunctionRef<absl::Status(size_t)> done) {
   const auto borrow = [this] { return Borrow(); };
-  ManyReads many(path, fd, options_.ask_cache, reads, done, borrow);
+  ManyReads many(path, fd, options_, reads, done, borrow);
   const absl::Status status = many.Run();
   if (auto queue = many.TakeQueue(); queue != nullptr) Return(std::move(queue));
   return status;
