@@ -18,6 +18,10 @@ constexpr int64_t kStagingBytes = 256 << 10;
 // From here on a read of its own costs less than another copy.
 constexpr int64_t kLongPiece = 4 << 10;
 constexpr int64_t kPageBytes = 4096;
+// Up to here the system call of a read costs more than to wait for others; so
+// much of them is still in the cache when its CRC is computed.
+constexpr int64_t kMostDirect = 64 << 10;
+constexpr int64_t kMostTogether = 256 << 10;
 // From here on several reads in flight make up for asking the page cache which
 // of them it has; and so much is asked for at once.
 constexpr int64_t kManyBytes = int64_t{1} << 20;
@@ -121,6 +125,7 @@ absl::Status PieceReader::ReadPiece(const ShardSource& source,
                                     const BoxPiece& piece, DType dtype) {
   const bool converts = dtype != source.dtype;
   if (!converts && piece.contiguous && piece.bytes >= kLongPiece) {
+    if (piece.bytes <= kMostDirect) return ReadDirect(source, piece);
     SHERD_RETURN_IF_ERROR(Flush());
     return ReadRun(
         source, piece.offset,
@@ -139,22 +144,47 @@ absl::Status PieceReader::ReadPiece(const ShardSource& source,
   return absl::OkStatus();
 }
 
-bool PieceReader::FindExtent(const ShardSource& source, Waiting& piece) const {
-  int64_t offset = piece.offset;
+bool PieceReader::FindExtent(const ShardSource& source, int64_t bytes,
+                             ExtentOfShard& place, int64_t& offset) const {
+  int64_t before = 0;
   int64_t chunks = 0;
   for (const SavedExtent& extent : source.extents) {
-    if (offset >= extent.bytes) {
-      offset -= extent.bytes;
+    if (offset - before >= extent.bytes) {
+      before += extent.bytes;
       chunks += NumChunks(extent.bytes, reader_.chunk_bytes());
       continue;
     }
-    if (offset + piece.bytes > extent.bytes) return false;
-    piece.place.chunks_before = chunks;
-    piece.place.extent = extent;
-    piece.offset = offset;
+    if (offset - before + bytes > extent.bytes) return false;
+    place.chunks_before = chunks;
+    place.extent = extent;
+    offset -= before;
     return true;
   }
   return false;
+}
+
+absl::Status PieceReader::ReadDirect(const ShardSource& source,
+                                     const BoxPiece& piece) {
+  const auto buffer =
+      absl::MakeSpan(piece.data, static_cast<size_t>(piece.bytes));
+  ExtentOfShard place = {.tensor = source.tensor, .shard = source.shard};
+  int64_t offset = piece.offset;
+  if (!FindExtent(source, piece.bytes, place, offset)) {
+    // It crosses the end of one.
+    SHERD_RETURN_IF_ERROR(Flush());
+    return ReadRun(source, piece.offset, buffer);
+  }
+  const int64_t begin = place.extent.data_offset + offset;
+  if (!direct_.empty() &&
+      (direct_places_[0].place.extent.file != place.extent.file ||
+       direct_[0].offset + direct_bytes_ != begin ||
+       direct_bytes_ + piece.bytes > kMostTogether)) {
+    SHERD_RETURN_IF_ERROR(FlushDirect());
+  }
+  direct_.push_back({begin, buffer});
+  direct_places_.push_back({place, offset});
+  direct_bytes_ += piece.bytes;
+  return absl::OkStatus();
 }
 
 absl::Status PieceReader::ReadShort(const ShardSource& source,
@@ -171,7 +201,7 @@ absl::Status PieceReader::ReadShort(const ShardSource& source,
     waiting.sizes.assign(piece.sizes.begin(), piece.sizes.end());
     waiting.strides.assign(piece.strides.begin(), piece.strides.end());
   }
-  if (!FindExtent(source, waiting)) {
+  if (!FindExtent(source, waiting.bytes, waiting.place, waiting.offset)) {
     // It crosses the end of one.
     SHERD_RETURN_IF_ERROR(Flush());
     staging_.resize(kStagingBytes);
@@ -184,7 +214,7 @@ absl::Status PieceReader::ReadShort(const ShardSource& source,
   const SavedExtent& extent = waiting.place.extent;
   const int64_t begin = extent.data_offset + waiting.offset;
   if (!Joins(extent, begin, waiting.bytes)) {
-    SHERD_RETURN_IF_ERROR(Flush());
+    SHERD_RETURN_IF_ERROR(FlushStaged());
     file_ = extent.file;
     begin_ = begin;
   } else {
@@ -237,6 +267,32 @@ const std::byte* PieceReader::Convert(const Waiting& piece,
 }
 
 absl::Status PieceReader::Flush() {
+  SHERD_RETURN_IF_ERROR(FlushDirect());
+  return FlushStaged();
+}
+
+absl::Status PieceReader::FlushDirect() {
+  if (direct_.empty()) return absl::OkStatus();
+  const int32_t file = direct_places_[0].place.extent.file;
+  const auto add = [this](size_t i) {
+    const DirectPlace& piece = direct_places_[i];
+    return ledger_.Add(piece.place, piece.offset, direct_[i].buffer);
+  };
+  if (direct_.size() == 1) {
+    SHERD_RETURN_IF_ERROR(
+        reader_.Read(last_file_, file, direct_[0].offset, direct_[0].buffer));
+    SHERD_RETURN_IF_ERROR(add(0));
+  } else {
+    SHERD_RETURN_IF_ERROR(
+        reader_.ReadMany(last_file_, file, absl::MakeSpan(direct_), add));
+  }
+  direct_.clear();
+  direct_places_.clear();
+  direct_bytes_ = 0;
+  return absl::OkStatus();
+}
+
+absl::Status PieceReader::FlushStaged() {
   if (waiting_.empty()) return absl::OkStatus();
   staging_.resize(kStagingBytes);
   SHERD_RETURN_IF_ERROR(reader_.Read(

@@ -32,7 +32,9 @@ struct ShardSource {
 //
 // Merging. Long pieces that are contiguous at the destination are read straight
 // into it; those of 1 MiB and more by File::ReadMany, several parts at once
-// where the page cache does not have them. Others wait in a list until the next
+// where the page cache does not have them. Those of up to 64 KiB wait as long
+// as each begins in the file where the one before ends, and are read together,
+// up to 256 KiB at once. Short and scattered ones wait in a list until the next
 // one lies too far away in the file; then all are read at once, through 256
 // KiB, of any number of shards and tensors. Too far is: a page of the file
 // would be read that is not needed, and such pages were more than a
@@ -78,6 +80,13 @@ class PieceReader {
     Dims strides;
   };
 
+  // Where one is that is read straight into place.
+  struct DirectPlace {
+    ExtentOfShard place;
+    // In the extent.
+    int64_t offset;
+  };
+
   // Reads bytes of a shard from `offset` in it on, at once.
   absl::Status ReadRun(const ShardSource& source, int64_t offset,
                        absl::Span<std::byte> buffer);
@@ -85,11 +94,17 @@ class PieceReader {
                             absl::Span<std::byte> buffer);
   absl::Status ReadPiece(const ShardSource& source, const BoxPiece& piece,
                          DType dtype);
+  // One that is read straight into place, with its neighbours.
+  absl::Status ReadDirect(const ShardSource& source, const BoxPiece& piece);
+  absl::Status FlushDirect();
   // One that goes through staging, where it has room.
   absl::Status ReadShort(const ShardSource& source, const BoxPiece& piece,
                          DType dtype);
-  // Whether all of the piece is in one extent of the shard, which it gets.
-  bool FindExtent(const ShardSource& source, Waiting& piece) const;
+  // Whether all of a piece is in one extent of the shard, which `place` gets;
+  // `offset` is in the shard, and then in the extent.
+  bool FindExtent(const ShardSource& source, int64_t bytes,
+                  ExtentOfShard& place, int64_t& offset) const;
+  absl::Status FlushStaged();
   bool Joins(const SavedExtent& extent, int64_t offset, int64_t bytes) const;
   void Scatter(const Waiting& piece, const std::byte* from);
   // Returns the elements of `piece` as those of its destination.
@@ -99,6 +114,10 @@ class PieceReader {
   ChunkLedger& ledger_;
   ExtentReader::LastFile last_file_;
   std::vector<FileRead> blocks_;
+  // Pieces that follow one another in the data of a file, and their places.
+  std::vector<FileRead> direct_;
+  std::vector<DirectPlace> direct_places_;
+  int64_t direct_bytes_ = 0;
   std::vector<Waiting> waiting_;
   // What the waiting pieces span of a file's data, and the pages in it that
   // none of them needs.
