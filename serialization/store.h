@@ -128,7 +128,9 @@ class CheckpointStore {
 bool IsObjectName(absl::string_view name);
 
 // Opens the store of one location, what follows "scheme:" in an address. Called
-// once per location and process, by any thread.
+// once per location and process, by any thread, and again after an error. It
+// may use paths of other stores, such as a file of credentials, but not those
+// whose factory uses this one.
 using CheckpointStoreFactory =
     std::function<absl::StatusOr<std::unique_ptr<CheckpointStore>>(
         const std::string& location)>;

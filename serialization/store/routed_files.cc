@@ -1,6 +1,7 @@
 #include "sherd/serialization/store/routed_files.h"
 
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,14 +22,49 @@ absl::string_view LastPart(absl::string_view path) {
 
 }  // namespace
 
-struct RoutedFiles::OpenStore {
-  OpenStore(std::unique_ptr<CheckpointStore> opened, const std::string& root)
-      : store(std::move(opened)), files(*store, root), with_points(files) {}
+// The store of one directory.
+class RoutedFiles::OpenStore {
+ public:
+  // The files in it, which live as long as this. Opens it the first time, and
+  // again after an error; the factory of a store may use paths of others, so no
+  // lock is held while it runs.
+  //   kFailedPrecondition  The factory of this store, on this thread, asks.
+  absl::StatusOr<FileSystem*> Files(FileSystem& base,
+                                    const StoreAddress& address,
+                                    const std::string& root) {
+    const std::thread::id self = std::this_thread::get_id();
+    {
+      absl::MutexLock lock(&mutex_);
+      if (opener_ == self) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "the factory of the scheme ", address.scheme, " uses ", root,
+            ", the store that it is to open; expected other paths only"));
+      }
+      const auto nobody_opens = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+        return opener_ == std::thread::id();
+      };
+      mutex_.Await(absl::Condition(&nobody_opens));
+      if (with_points_.has_value()) return &*with_points_;
+      opener_ = self;
+    }
+    absl::StatusOr<std::unique_ptr<CheckpointStore>> store =
+        OpenStoreOver(base, address);
+    absl::MutexLock lock(&mutex_);
+    opener_ = std::thread::id();
+    if (!store.ok()) return store.status();
+    store_ = *std::move(store);
+    files_.emplace(*store_, root);
+    return &with_points_.emplace(*files_);
+  }
 
-  const std::unique_ptr<CheckpointStore> store;
-  StoreFiles files;
+ private:
+  absl::Mutex mutex_;
+  // The thread that runs the factory; none: no thread does.
+  std::thread::id opener_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<CheckpointStore> store_ ABSL_GUARDED_BY(mutex_);
+  std::optional<StoreFiles> files_ ABSL_GUARDED_BY(mutex_);
   // Below it a store of files has those of its own.
-  FaultPointFiles with_points;
+  std::optional<FaultPointFiles> with_points_ ABSL_GUARDED_BY(mutex_);
 };
 
 RoutedFiles::RoutedFiles(FileSystem& base) : base_(base) {}
@@ -51,18 +87,16 @@ absl::StatusOr<RoutedFiles::Route> RoutedFiles::RouteOf(const std::string& path,
     return absl::InvalidArgumentError(absl::StrCat(
         path, " is a directory of objects, expected a file in it"));
   }
+  SHERD_ASSIGN_OR_RETURN(FileSystem* const files,
+                         StoreOf(root).Files(base_, *directory, root));
+  return Route{files, std::move(full)};
+}
+
+RoutedFiles::OpenStore& RoutedFiles::StoreOf(const std::string& root) {
   absl::MutexLock lock(&mutex_);
-  std::unique_ptr<OpenStore>& open = stores_[root];
-  if (open == nullptr) {
-    absl::StatusOr<std::unique_ptr<CheckpointStore>> store =
-        OpenStoreOver(base_, *directory);
-    if (!store.ok()) {
-      stores_.erase(root);
-      return store.status();
-    }
-    open = std::make_unique<OpenStore>(*std::move(store), root);
-  }
-  return Route{&open->with_points, std::move(full)};
+  std::unique_ptr<OpenStore>& store = stores_[root];
+  if (store == nullptr) store = std::make_unique<OpenStore>();
+  return *store;
 }
 
 absl::StatusOr<RoutedFiles::Route> RoutedFiles::RouteOfEither(

@@ -46,7 +46,7 @@ class RoutedFiles final : public FileSystem {
   absl::StatusOr<int64_t> FreeBytes(const std::string& path) override;
 
  private:
-  struct OpenStore;
+  class OpenStore;
 
   // Where a path leads, and what it is called there.
   struct Route {
@@ -56,6 +56,8 @@ class RoutedFiles final : public FileSystem {
 
   absl::StatusOr<Route> RouteOf(const std::string& path, bool is_file);
   absl::StatusOr<Route> RouteOfEither(const std::string& path);
+  // That of the directory `root`, which lives as long as this.
+  OpenStore& StoreOf(const std::string& root);
   absl::Status Place(const std::string& from, const std::string& to,
                      bool if_absent);
 

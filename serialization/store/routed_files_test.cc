@@ -1,9 +1,12 @@
 #include "sherd/serialization/store/routed_files.h"
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -32,6 +35,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 absl::Status Write(FileSystem& files, const std::string& path,
                    absl::string_view bytes) {
@@ -141,6 +145,55 @@ TEST_F(RoutedFilesTest, OpensARegisteredStoreOncePerPlace) {
   EXPECT_THAT(files_.List(store), IsOkAndHolds(ElementsAre("a.pin")));
   EXPECT_THAT(files_.List("routed-memory://bucket/b"), IsOkAndHolds(IsEmpty()));
   EXPECT_EQ(opened, 2);
+}
+
+// Such as one that reads how to reach its service from another store.
+TEST_F(RoutedFilesTest, AFactoryMayUseOtherStores) {
+  static RoutedFiles* files = nullptr;
+  static std::string settings;
+  files = &files_;
+  settings = "objects:" + root_;
+  ASSERT_THAT(Write(files_, settings + "/settings.pin", "x"), IsOk());
+  ASSERT_THAT(RegisterCheckpointStore(
+                  "routed-nested",
+                  [](const std::string& location)
+                      -> absl::StatusOr<std::unique_ptr<CheckpointStore>> {
+                    SHERD_RETURN_IF_ERROR(
+                        location == "itself"
+                            ? files->List("routed-nested:itself").status()
+                            : ReadFile(*files, settings + "/settings.pin", 10)
+                                  .status());
+                    return std::make_unique<MemoryStore>();
+                  }),
+              IsOk());
+  EXPECT_THAT(files_.List("routed-nested:other"), IsOkAndHolds(IsEmpty()));
+  EXPECT_THAT(files_.List("routed-nested:itself"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("expected other paths")));
+}
+
+TEST_F(RoutedFilesTest, ThreadsThatOpenOneStoreTogetherOpenItOnce) {
+  static std::atomic<int> opened = 0;
+  ASSERT_THAT(RegisterCheckpointStore(
+                  "routed-together",
+                  [](const std::string&)
+                      -> absl::StatusOr<std::unique_ptr<CheckpointStore>> {
+                    ++opened;
+                    std::this_thread::yield();
+                    return std::make_unique<MemoryStore>();
+                  }),
+              IsOk());
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&, i] {
+      EXPECT_THAT(
+          Write(files_, absl::StrCat("routed-together:x/", i, ".pin"), "x"),
+          IsOk());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(opened, 1);
+  EXPECT_THAT(files_.List("routed-together:x"), IsOkAndHolds(SizeIs(8)));
 }
 
 TEST_F(RoutedFilesTest, StoresPassTheFaultPointsOfFiles) {
