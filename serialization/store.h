@@ -63,11 +63,16 @@ class ObjectWriter {
 //   - Of all PutIfAbsent of one name one succeeds, until the object is removed.
 //   - A put that returned OK is durable. A removal is once a later put is.
 //   - A put that ended with an error may still take effect later, unless
-//     another has taken its name.
-// Amazon S3 documents this much: strong consistency of reads, listings and
-// removals after writes (User Guide, "Amazon S3 data consistency model"), and
-// PutObject with "If-None-Match: *" for the put if absent. Google Cloud Storage
-// has ifGenerationMatch=0, Azure Blob Storage "If-None-Match: *".
+//     another has taken its name, or the error says otherwise.
+// Amazon S3 documents strong consistency of reads and listings after puts and
+// removals (User Guide, "Amazon S3 data consistency model"). For the put if
+// absent it has PutObject with "If-None-Match: *" (API Reference), which fails
+// with 412 if there is one, and with 409 if another request of that name is
+// under way: then it must be repeated. A listing of several pages is several
+// requests, in the order of the names, so that it has what was there all the
+// time. Google Cloud Storage has ifGenerationMatch=0, Azure Blob Storage
+// "If-None-Match: *"; whether they promise the rest is for who implements this
+// to check.
 //
 // Names are those of IsObjectName. Others are kInvalidArgument.
 //
@@ -105,9 +110,15 @@ class CheckpointStore {
                            absl::Span<const std::byte> data) = 0;
 
   // Puts a short object unless there is one of its name, in one step.
-  //   kAlreadyExists  There is one: another's, or this call's own, if the
-  //                   implementation repeats requests that were not answered.
-  //   others          It may be there or not.
+  //   kAlreadyExists      There is one: another's, or this call's own, if the
+  //                       implementation repeats requests that were not
+  //                       answered.
+  //   kResourceExhausted  There is no space, or a quota is exceeded: this call
+  //                       put nothing and never will. Not for a request that
+  //                       the service turned away because it is busy
+  //                       (kUnavailable), nor if an earlier one of this call
+  //                       was not answered.
+  //   others              It may be there or not.
   virtual absl::Status PutIfAbsent(const std::string& name,
                                    absl::Span<const std::byte> data) = 0;
 

@@ -141,6 +141,8 @@ absl::StatusOr<bool> DirectoryIndex::Append(IndexTable& next) {
   }
   const absl::Status put =
       store_.PutIfAbsent(IndexObjectName(next.number), AsBytes(bytes));
+  // Nothing was put, and there is no space to find that out by another put.
+  if (absl::IsResourceExhausted(put)) return put;
   if (!put.ok() && !absl::IsAlreadyExists(put)) {
     return Settle(next.number, nonce, put);
   }

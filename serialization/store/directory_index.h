@@ -42,9 +42,10 @@ namespace sherd {
 // No reader takes the table of a put that does not count for the directory, as
 // a larger number is there; the next operation removes it.
 //
-// A put that ended with an error may take effect later. Then one more table is
-// put, without a change: either it takes that number, and the first put never
-// takes effect, or it finds the first one's nonce in the table below.
+// A put that ended with an error may take effect later, but for one that found
+// no space (store.h). Then one more table is put, without a change: either it
+// takes that number, and the first put never takes effect, or it finds the
+// first one's nonce in the table below.
 //
 // Readers. A table that is gone between the listing and the read is not the
 // newest: they list again, and so they do if there is none. A listing during

@@ -277,18 +277,31 @@ TEST_F(StoreFilesTest, OldTablesGo) {
   EXPECT_THAT(Read("m.sherd"), IsOkAndHolds("49"));
 }
 
-// Whichever operation of the store fails, once: an operation on files that
-// returned OK was done, and one that returned an error was not.
+// Whichever operation of the store fails, once, or however long the store is
+// full, from any operation on: an operation on files that returned OK was done,
+// and one that returned an error was not.
 TEST_F(StoreFilesTest, AnErrorReportsThatNothingWasDone) {
   bool failed = true;
-  for (int at = 0; failed; ++at) {
-    SCOPED_TRACE(at);
+  for (int i = 0; failed || i % 2 == 1; ++i) {
+    SCOPED_TRACE(i);
+    const int at = i / 2;
+    const bool is_full = i % 2 == 1;
     MemoryStore store;
     int step = 0;
     failed = false;
     bool armed = false;
-    WatchedStore view(store, [&](absl::string_view) -> absl::Status {
-      if (!armed || step++ != at) return absl::OkStatus();
+    WatchedStore view(store, [&](absl::string_view operation) -> absl::Status {
+      if (!armed) return absl::OkStatus();
+      ++step;
+      if (is_full) {
+        if (step <= at || !(operation == "put" || operation == "finish" ||
+                            operation == "put_if_absent")) {
+          return absl::OkStatus();
+        }
+        failed = true;
+        return absl::ResourceExhaustedError("disk full");
+      }
+      if (step != at + 1) return absl::OkStatus();
       failed = true;
       return absl::UnavailableError("injected");
     });
@@ -325,3 +338,4 @@ TEST_F(StoreFilesTest, AnErrorReportsThatNothingWasDone) {
 
 }  // namespace
 }  // namespace sherd
+    EXPECT_EQ(absl::IsResourceExhausted(status), failed && is_full) << status;

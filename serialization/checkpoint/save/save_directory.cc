@@ -173,7 +173,7 @@ void SaveDirectory::RemoveOwnFiles() {
   // file is gone. Only then does the manifest say which files it names.
   const absl::Status unstaged =
       files_.Remove(JoinPath(path_, StagedManifestName(save_id_)));
-  if (!unstaged.ok() && !absl::IsNotFound(unstaged)) {
+  if (may_switch_ && !unstaged.ok() && !absl::IsNotFound(unstaged)) {
     SHERD_LOG(kWarning) << "the files of a failed save stay: "
                         << unstaged.ToString();
     return;
@@ -355,8 +355,12 @@ absl::Status SaveDirectory::Place(const std::string& staged,
   const std::string target = JoinPath(path_, manifest_name_);
   const bool replaces =
       !target_.step.has_value() || index_->entries().contains(manifest_name_);
+  may_switch_ = true;
   const absl::Status renamed = replaces ? files_.Rename(staged, target)
                                         : files_.RenameNew(staged, target);
+  // The medium is full, and so knows that nothing was done. A store that is
+  // full cannot remove the staged manifest either; the data files make room.
+  if (absl::IsResourceExhausted(renamed)) may_switch_ = false;
   if (!absl::IsNotFound(renamed) && !absl::IsAlreadyExists(renamed)) {
     return renamed;
   }

@@ -136,6 +136,9 @@ class SaveDirectory {
   std::vector<std::string> replaced_;
   // As is_shared().
   bool shared_ = false;
+  // Whether the switch has taken effect, or may do so as long as the staged
+  // manifest is there.
+  bool may_switch_ = false;
 };
 
 // That no step above `step` that is in the directory is pinned. Of one that is

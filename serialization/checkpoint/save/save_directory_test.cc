@@ -1,5 +1,7 @@
 #include "sherd/serialization/checkpoint/save/save_directory.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,11 +20,13 @@
 #include "sherd/serialization/manifest/manifest.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/manifest/manifest_names.h"
+#include "sherd/testing/faults.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd {
 namespace {
 
+using sherd::testing::FailFileOperation;
 using sherd::testing::IsOk;
 using sherd::testing::StatusIs;
 using ::testing::IsEmpty;
@@ -125,6 +129,41 @@ TEST(SaveDirectoryTest, ASwitchThatTakesEffectLateKeepsItsFilesOrHasNone) {
     for (const Effect effect : {Effect::kBeforeDataIsRemoved, Effect::kNever}) {
       EXPECT_THAT(NamesAfterUnsureSwitch(effect, step, &data), IsEmpty());
     }
+  }
+}
+
+// As of an object store, where a removal takes an entry of the index.
+TEST(SaveDirectoryTest, OfASwitchThatFindsNoSpaceTheDataFilesGo) {
+  const std::string path =
+      JoinPath(::testing::TempDir(), "save_directory_full");
+  EXPECT_THAT(FileSystem::Posix().RemoveAll(path), IsOk());
+  for (const absl::Status& error : {absl::ResourceExhaustedError("disk full"),
+                                    absl::InternalError("no answer")}) {
+    SaveDirectory directory(FileSystem::Posix(), path, /*sync=*/true,
+                            [] { return absl::OkStatus(); });
+    SHERD_ASSERT_OK_AND_ASSIGN(const uint64_t id,
+                               directory.Take(absl::Minutes(2), 0));
+    directory.SetSaveId(id);
+    const std::string data = DataFileName(0, 1, directory.save_id());
+    ASSERT_THAT(
+        WriteFileAtomically(FileSystem::Posix(), JoinPath(path, data), {}),
+        IsOk());
+    Manifest manifest = SampleManifest();
+    manifest.save_id = directory.save_id();
+    manifest.files[0].name = data;
+    SHERD_ASSERT_OK_AND_ASSIGN(const std::string bytes,
+                               EncodeManifest(manifest));
+    const FailFileOperation rename("rename", JoinPath(path, kManifestFileName),
+                                   error);
+    const FailFileOperation removal("remove", JoinPath(path, "manifest*.tmp"),
+                                    error);
+    EXPECT_THAT(directory.Switch(manifest, bytes), StatusIs(error.code()));
+    directory.RemoveOwnFiles();
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto names,
+                               FileSystem::Posix().List(path));
+    // If the switch may still take effect, it finds them.
+    EXPECT_EQ(std::count(names.begin(), names.end(), data),
+              absl::IsResourceExhausted(error) ? 0 : 1);
   }
 }
 
