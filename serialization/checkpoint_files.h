@@ -15,9 +15,9 @@ namespace sherd {
 //
 // In a store a directory is flat and needs not be created. Files that are not
 // written in place are all that works:
-//   - Create, then Close, or the rename: the file is there from then on, whole
-//     and durable. Later writes to a short one replace it (renewals of a
-//     lease).
+//   - Create, then Close, or the rename: the file is there from then on, whole,
+//     and durable if it was synced after the last write. Later writes to a
+//     short one replace it (renewals of a lease).
 //   - Only names that end in ".tmp" can be renamed, and only to names that end
 //     in ".sherd", which nothing else creates. Others: kInvalidArgument.
 //   - A path whose last part ends in ".sherd", ".tmp", ".pin" or ".safetensors"

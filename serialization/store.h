@@ -51,6 +51,11 @@ class ObjectWriter {
   // Errors. The object is not there, or a former one is as it was, but for
   //   kUnknown  It is there, and may be lost with the power.
   virtual absl::Status Finish() = 0;
+
+  // The same for an object that need not be durable, of which a loss of power
+  // may leave anything: that of a save with `sync` = false. By default
+  // Finish().
+  virtual absl::Status FinishUnsynced();
 };
 
 // A flat set of named objects, such as a prefix of a bucket.

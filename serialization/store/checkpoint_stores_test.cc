@@ -25,12 +25,14 @@
 #include "sherd/serialization/kits/memory_store.h"
 #include "sherd/serialization/kits/series_fixture.h"
 #include "sherd/serialization/store.h"
+#include "sherd/testing/faults.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd {
 namespace {
 
+using sherd::testing::CountPassages;
 using sherd::testing::IsOk;
 using sherd::testing::IsOkAndHolds;
 using sherd::testing::RunLocalRanks;
@@ -84,6 +86,17 @@ TEST_F(CheckpointStoresTest, ARegisteredStoreHoldsACheckpoint) {
       for (auto& [name, tensor] : tensors) into[name] = &tensor;
       EXPECT_THAT(LoadCheckpointInto(path, into), IsOk());
     });
+  }
+}
+
+// An object whose file was not synced need not be durable: see StoreFiles.
+TEST_F(CheckpointStoresTest, ASaveWithoutSyncSyncsNoDataFile) {
+  for (const bool sync : {true, false}) {
+    const CountPassages syncs(
+        "file/sync", {.subject = "objects:*.safetensors", .optional = true});
+    ASSERT_THAT(SaveTo(objects_, 1, {.sync = sync}), IsOk());
+    EXPECT_EQ(syncs.count(), sync ? 2 : 0) << "of a file of each rank";
+    EXPECT_TRUE(Holds(objects_, 1));
   }
 }
 

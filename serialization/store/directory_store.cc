@@ -126,18 +126,24 @@ class DirectoryStore::Upload final : public ObjectWriter {
   }
   absl::Status Sync() override { return file_->Sync(); }
   absl::Status Finish() override { return FinishAs(/*if_absent=*/false); }
+  absl::Status FinishUnsynced() override { return Appear(/*if_absent=*/false); }
 
   absl::Status FinishAs(bool if_absent) {
     SHERD_RETURN_IF_ERROR(file_->Sync());
+    SHERD_RETURN_IF_ERROR(Appear(if_absent));
+    return SyncRenamed(files_, object_);
+  }
+
+ private:
+  absl::Status Appear(bool if_absent) {
     SHERD_RETURN_IF_ERROR(file_->Close());
     file_.reset();
     SHERD_RETURN_IF_ERROR(if_absent ? files_.RenameNew(path_, object_)
                                     : files_.Rename(path_, object_));
     created_ = false;
-    return SyncRenamed(files_, object_);
+    return absl::OkStatus();
   }
 
- private:
   FileSystem& files_;
   const std::string name_;
   const std::string path_;

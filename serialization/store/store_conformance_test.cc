@@ -38,6 +38,7 @@
 namespace sherd {
 namespace {
 
+using sherd::testing::CountPassages;
 using sherd::testing::FailFileOperation;
 using sherd::testing::IsOk;
 using sherd::testing::IsOkAndHolds;
@@ -442,6 +443,18 @@ TEST_P(DirectoryStoreTest, ObjectsSurviveALossOfPower) {
     for (const char* name : {"a", "b", "c"}) {
       EXPECT_THAT(Read(after, name), IsOkAndHolds("whole")) << seed << name;
     }
+  }
+}
+
+// A write to the disk that nobody needs takes as long as the data is large.
+TEST_P(DirectoryStoreTest, WhatNeedNotBeDurableIsNotSynced) {
+  for (const bool durable : {false, true}) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto writer, store_->BeginPut("a"));
+    EXPECT_THAT(writer->WriteAt(0, AsBytes("whole")), IsOk());
+    const CountPassages syncs("file/sync*", {.optional = true});
+    EXPECT_THAT(durable ? writer->Finish() : writer->FinishUnsynced(), IsOk());
+    EXPECT_EQ(syncs.count(), durable ? 2 : 0) << "the file and its directory";
+    EXPECT_THAT(Read(*store_, "a"), IsOkAndHolds("whole"));
   }
 }
 

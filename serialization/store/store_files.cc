@@ -82,6 +82,7 @@ class StoreFiles::Contents {
     ObjectWriter* writer;
     {
       absl::MutexLock lock(&mutex_);
+      is_synced_ = false;
       Note(offset, data);
       if (is_published_) return Replace();
       writer = writer_.get();
@@ -100,12 +101,23 @@ class StoreFiles::Contents {
     return writer_.get();
   }
 
+  // All that was written before will be durable when it has appeared.
+  absl::Status Sync() {
+    ObjectWriter* writer;
+    {
+      absl::MutexLock lock(&mutex_);
+      is_synced_ = true;
+      writer = writer_.get();
+    }
+    return writer == nullptr ? absl::OkStatus() : writer->Sync();
+  }
+
   // Makes it appear, the first time.
   absl::Status Publish() {
     absl::MutexLock lock(&mutex_);
     if (is_published_) return published_;
     is_published_ = true;
-    published_ = writer_->Finish();
+    published_ = is_synced_ ? writer_->Finish() : writer_->FinishUnsynced();
     writer_.reset();
     return published_;
   }
@@ -143,6 +155,8 @@ class StoreFiles::Contents {
   const std::string object_;
   absl::Mutex mutex_;
   std::unique_ptr<ObjectWriter> writer_ ABSL_GUARDED_BY(mutex_);
+  // Whether Sync was called after the last write.
+  bool is_synced_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_published_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status published_ ABSL_GUARDED_BY(mutex_);
   int64_t size_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -175,10 +189,7 @@ class StoreFiles::WrittenFile final : public File {
     return writer == nullptr ? absl::OkStatus()
                              : writer->StartWriteback(offset, bytes);
   }
-  absl::Status Sync() override {
-    ObjectWriter* const writer = contents_->writer();
-    return writer == nullptr ? absl::OkStatus() : writer->Sync();
-  }
+  absl::Status Sync() override { return contents_->Sync(); }
   absl::Status Close() override { return contents_->Publish(); }
 
  private:

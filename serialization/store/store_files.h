@@ -47,10 +47,11 @@ namespace sherd {
 // operation, and objects that are neither marked nor named are files that end
 // in ".tmp", which a save removes as leftovers.
 //
-// Writing. A file appears when it is closed, or renamed, whole and durable; one
-// that is only destroyed never does. Sync makes little left to do. A file of up
-// to kMaxRewritten bytes may be written after it has appeared: each WriteAt
-// replaces its object, if that is there still.
+// Writing. A file appears when it is closed, or renamed, whole, and durable if
+// Sync was called after the last write; one that is only destroyed never does.
+// A file of up to kMaxRewritten bytes may be written after it has appeared:
+// each WriteAt replaces its object, if that is there still, durably. So is the
+// index, always.
 //
 // Paths are the root, or the root, '/' and a name; others, and renames and
 // creations of names of the wrong kind, are kInvalidArgument. The root always

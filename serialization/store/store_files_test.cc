@@ -6,17 +6,22 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/serialization/kits/forwarding_store.h"
 #include "sherd/serialization/kits/memory_store.h"
 #include "sherd/serialization/kits/stepped_stores.h"
+#include "sherd/serialization/store.h"
 #include "sherd/serialization/store/index_table.h"
 #include "sherd/serialization/wire/little_endian.h"
 #include "sherd/testing/matchers.h"
@@ -117,6 +122,64 @@ TEST_F(StoreFilesTest, ARenamePlacesAFileThatIsStillOpen) {
   EXPECT_THAT(Read("lease.sherd"), IsOkAndHolds("another"));
   EXPECT_THAT(files_.List(kRoot), IsOkAndHolds(ElementsAre("lease.sherd")));
   EXPECT_THAT(file->Close(), IsOk());
+}
+
+// Notes which objects were finished without a sync.
+class SyncedStore final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+
+  absl::StatusOr<std::unique_ptr<ObjectWriter>> BeginPut(
+      const std::string& name) override {
+    SHERD_ASSIGN_OR_RETURN(std::unique_ptr<ObjectWriter> writer,
+                           ForwardingStore::BeginPut(name));
+    return std::make_unique<SyncedWriter>(std::move(writer), name, unsynced);
+  }
+
+  std::vector<std::string> unsynced;
+
+ private:
+  class SyncedWriter final : public ObjectWriter {
+   public:
+    SyncedWriter(std::unique_ptr<ObjectWriter> writer, std::string name,
+                 std::vector<std::string>& unsynced)
+        : writer_(std::move(writer)),
+          name_(std::move(name)),
+          unsynced_(unsynced) {}
+    absl::Status WriteAt(int64_t offset,
+                         absl::Span<const std::byte> data) override {
+      return writer_->WriteAt(offset, data);
+    }
+    absl::Status Finish() override { return writer_->Finish(); }
+    absl::Status FinishUnsynced() override {
+      unsynced_.push_back(name_);
+      return writer_->Finish();
+    }
+
+   private:
+    const std::unique_ptr<ObjectWriter> writer_;
+    const std::string name_;
+    std::vector<std::string>& unsynced_;
+  };
+};
+
+TEST_F(StoreFilesTest, OnlyAFileThatWasSyncedNeedBeDurable) {
+  SyncedStore store(store_);
+  StoreFiles files(store, kRoot);
+  const auto write = [&](const std::string& name, bool sync_first,
+                         bool sync_last) -> absl::Status {
+    SHERD_ASSIGN_OR_RETURN(const auto file, files.Create(In(name)));
+    if (sync_first) SHERD_RETURN_IF_ERROR(file->Sync());
+    SHERD_RETURN_IF_ERROR(file->WriteAt(0, AsBytes("x")));
+    if (sync_last) SHERD_RETURN_IF_ERROR(file->Sync());
+    return file->Close();
+  };
+  EXPECT_THAT(write("never.safetensors", false, false), IsOk());
+  EXPECT_THAT(write("before.safetensors", true, false), IsOk());
+  EXPECT_THAT(write("after.safetensors", false, true), IsOk());
+  EXPECT_THAT(write("both.safetensors", true, true), IsOk());
+  EXPECT_THAT(store.unsynced,
+              ElementsAre("never.safetensors", "before.safetensors"));
 }
 
 TEST_F(StoreFilesTest, ALongFileIsNotWrittenOnceItIsThere) {
@@ -327,6 +390,7 @@ TEST_F(StoreFilesTest, AnErrorReportsThatNothingWasDone) {
     }();
     armed = false;
     EXPECT_FALSE(absl::IsUnknown(status)) << status;
+    EXPECT_EQ(absl::IsResourceExhausted(status), failed && is_full) << status;
     const auto now = ReadFile(files, In("m.sherd"), 100);
     EXPECT_EQ(now.value_or(""), expected) << status;
     files.Remove(In("2.tmp")).IgnoreError();
@@ -338,4 +402,3 @@ TEST_F(StoreFilesTest, AnErrorReportsThatNothingWasDone) {
 
 }  // namespace
 }  // namespace sherd
-    EXPECT_EQ(absl::IsResourceExhausted(status), failed && is_full) << status;

@@ -70,6 +70,7 @@ absl::Status ObjectWriter::StartWriteback(int64_t /*offset*/,
   return absl::OkStatus();
 }
 absl::Status ObjectWriter::Sync() { return absl::OkStatus(); }
+absl::Status ObjectWriter::FinishUnsynced() { return Finish(); }
 
 absl::Status CheckpointStore::RemoveUnfinished() { return absl::OkStatus(); }
 absl::StatusOr<int64_t> CheckpointStore::FreeBytes() {

@@ -94,6 +94,7 @@ absl::Status PinStep(const std::string& directory, int64_t step,
   };
   SHERD_RETURN_IF_ERROR(check());
   SHERD_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files.Create(pin));
+  SHERD_RETURN_IF_ERROR(file->Sync());
   SHERD_RETURN_IF_ERROR(file->Close());
   const absl::Status synced = files.SyncDirectory(directory);
   if (!absl::IsUnimplemented(synced)) SHERD_RETURN_IF_ERROR(synced);
