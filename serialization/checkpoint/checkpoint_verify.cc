@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
-#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -13,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "sherd/core/base/named_thread.h"
+#include "sherd/core/base/parallel_run.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/checkpoint/data_file_check.h"
@@ -41,15 +40,15 @@ struct Piece {
   int64_t begin = 0;
 };
 
-// Checks one checkpoint by several threads, which take units of work in turn:
-// first the header of each file, then each shard, in the order of the files.
+// Checks one checkpoint by several threads: first the header of each file, then
+// each shard, in the order of the files.
 class Verifier {
  public:
-  Verifier(const ManifestReader& reader, const Manifest& manifest,
+  Verifier(const ManifestReader& manifest_reader, const Manifest& manifest,
            FileSystem& files, SoundChunks* known)
-      : reader_(reader),
-        manifest_(manifest),
+      : manifest_(manifest),
         files_(files),
+        reader_(manifest_reader, files),
         known_(manifest.version == 1 ? nullptr : known),
         sums_(manifest.tensors.size()),
         unsound_(manifest.files.size()) {
@@ -80,35 +79,40 @@ class Verifier {
               });
   }
 
-  // Runs until no work is left.
-  void Work() {
-    ExtentReader reader(reader_, files_);
-    const size_t headers = manifest_.files.size();
-    for (size_t unit = next_++; unit < headers + pieces_.size();
-         unit = next_++) {
-      if (unit < headers) {
-        absl::Status status = CheckHeader(static_cast<int32_t>(unit), reader);
-        if (!status.ok()) unsound_[unit] = true;
-        Report(unit, std::move(status));
-        absl::MutexLock lock(&mutex_);
-        ++headers_checked_;
-        continue;
-      }
-      AwaitHeaders();
-      Report(unit, CheckShard(pieces_[unit - headers], reader));
-    }
-    bytes_ += reader.bytes_read();
+  // Returns the first problem in the order of the files, whichever thread found
+  // it, and how many more there are.
+  absl::Status Run(int threads) {
+    const ParallelOptions options = {.threads = threads,
+                                     .name = "sherd-verify"};
+    const auto headers = static_cast<int64_t>(manifest_.files.size());
+    SHERD_RETURN_IF_ERROR(
+        ParallelRun(options).Run(headers, [this](int64_t file) {
+          const auto index = static_cast<size_t>(file);
+          absl::Status status = CheckHeader(static_cast<int32_t>(file));
+          if (!status.ok()) unsound_[index] = true;
+          Report(index, std::move(status));
+          return absl::OkStatus();
+        }));
+    // Now it is known which files are sound.
+    SHERD_RETURN_IF_ERROR(ParallelRun(options).Run(
+        static_cast<int64_t>(pieces_.size()), [&](int64_t piece) {
+          Report(static_cast<size_t>(headers + piece),
+                 CheckShard(pieces_[static_cast<size_t>(piece)]));
+          return absl::OkStatus();
+        }));
+    return Result();
   }
 
-  int64_t bytes() const { return bytes_; }
+  int64_t bytes() const { return header_bytes_ + reader_.bytes_read(); }
 
-  // After all threads.
+ private:
+  static constexpr size_t kMaxKept = 1000;
+
   absl::Status Result() {
     // Where bytes are damaged, so is the fingerprint.
     if (num_problems() == 0) CheckFingerprints();
     absl::MutexLock lock(&mutex_);
     if (problems_.empty()) return absl::OkStatus();
-    // The first in the order of the files, whichever thread found it.
     const auto first = std::min_element(
         problems_.begin(), problems_.end(),
         [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -119,22 +123,9 @@ class Verifier {
                      " more problem", num_problems_ == 2 ? "" : "s"));
   }
 
- private:
-  static constexpr size_t kMaxKept = 1000;
-
   int64_t num_problems() {
     absl::MutexLock lock(&mutex_);
     return num_problems_;
-  }
-
-  // Until it is known which files are sound.
-  void AwaitHeaders() {
-    absl::MutexLock lock(&mutex_);
-    const auto all_are_checked =
-        [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-          return headers_checked_ == manifest_.files.size();
-        };
-    mutex_.Await(absl::Condition(&all_are_checked));
   }
 
   void Report(size_t unit, absl::Status status) {
@@ -159,20 +150,20 @@ class Verifier {
   }
 
   // Checks that the header is intact and agrees with the manifest.
-  absl::Status CheckHeader(int32_t index, ExtentReader& reader) {
+  absl::Status CheckHeader(int32_t index) {
     const ManifestFile& expected = manifest_.files[index];
     // The size bounds that of the header.
-    SHERD_RETURN_IF_ERROR(reader.Open(index));
-    const std::string path = JoinPath(reader_.directory(), expected.name);
+    SHERD_RETURN_IF_ERROR(reader_.Open(index));
+    const std::string path = PathOf(expected);
     uint32_t crc = expected.header_crc32c;
     if (manifest_.version > 1) {
-      SHERD_ASSIGN_OR_RETURN(crc, reader.ChunkCrc32c({.file = index}, 0));
+      SHERD_ASSIGN_OR_RETURN(crc, reader_.ChunkCrc32c({.file = index}, 0));
     }
     SHERD_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
                            files_.OpenForRead(path));
     SHERD_ASSIGN_OR_RETURN(const std::string front,
                            ReadHeaderChecked(*file, expected.data_begin, crc));
-    bytes_ += expected.data_begin;
+    header_bytes_ += expected.data_begin;
     SHERD_ASSIGN_OR_RETURN(
         SafetensorsHeader header,
         ParseSafetensorsHeader(absl::string_view(front).substr(8),
@@ -309,7 +300,7 @@ class Verifier {
   }
 
   // All of the shard of which `piece` is the first extent.
-  absl::Status CheckShard(const Piece& piece, ExtentReader& reader) {
+  absl::Status CheckShard(const Piece& piece) {
     if (piece.number > 0) return absl::OkStatus();
     const ManifestTensor& tensor = manifest_.tensors[piece.tensor];
     const SavedShardPlace place =
@@ -328,13 +319,14 @@ class Verifier {
     const bool needs_crcs_alone =
         !tensor.fingerprint.has_value() || fingerprint.contiguous();
     std::vector<std::byte> buffer;
+    ExtentReader::LastFile last;
     for (const SavedExtent& extent : place.extents) {
       const std::string file = IdentityOf(extent.file);
       const int64_t chunks = NumChunks(extent.bytes, manifest_.chunk_bytes);
       for (int64_t chunk = 0; chunk < chunks; ++chunk) {
         SHERD_ASSIGN_OR_RETURN(const uint32_t expected,
-                               reader.ChunkCrc32c(extent, chunk));
-        const int64_t bytes = reader.ChunkLength(extent, chunk);
+                               reader_.ChunkCrc32c(extent, chunk));
+        const int64_t bytes = reader_.ChunkLength(extent, chunk);
         const int64_t number = extent.first_chunk + chunk;
         const int64_t offset =
             extent.data_offset + chunk * manifest_.chunk_bytes;
@@ -342,10 +334,11 @@ class Verifier {
             !known_->Contains(file, number, offset, bytes)) {
           buffer.resize(static_cast<size_t>(bytes));
           SHERD_RETURN_IF_ERROR(
-              reader.Read(extent.file, offset, absl::MakeSpan(buffer)));
+              reader_.Read(last, extent.file, offset, absl::MakeSpan(buffer)));
           const uint32_t crc = Crc32c(buffer);
           if (crc != expected) {
-            return reader.WrongChunk(tensor.name, extent, chunk, crc, expected);
+            return reader_.WrongChunk(tensor.name, extent, chunk, crc,
+                                      expected);
           }
           if (known_ != nullptr) known_->Add(file, number, offset, bytes);
         }
@@ -367,8 +360,7 @@ class Verifier {
   // of the file's table.
   std::string IdentityOf(int32_t index) const {
     const ManifestFile& file = manifest_.files[index];
-    return absl::StrCat(JoinPath(reader_.directory(), file.name), " ",
-                        file.size, " ", file.crc32c);
+    return absl::StrCat(PathOf(file), " ", file.size, " ", file.crc32c);
   }
 
   void CheckFingerprints() {
@@ -381,16 +373,20 @@ class Verifier {
       }
       Report(t,
              absl::DataLossError(absl::StrCat(
-                 reader_.path(), ": tensor ", Quoted(tensor.name),
+                 reader_.manifest().path(), ": tensor ", Quoted(tensor.name),
                  " has the fingerprint ", absl::Hex(crc, absl::kZeroPad8),
                  ", expected ", absl::Hex(*tensor.fingerprint, absl::kZeroPad8),
                  ", though each of its chunks is intact")));
     }
   }
 
-  const ManifestReader& reader_;
+  std::string PathOf(const ManifestFile& file) const {
+    return JoinPath(reader_.manifest().directory(), file.name);
+  }
+
   const Manifest& manifest_;
   FileSystem& files_;
+  ExtentReader reader_;
   SoundChunks* const known_;
   // By file and offset.
   std::vector<Piece> pieces_;
@@ -398,14 +394,12 @@ class Verifier {
   std::vector<std::atomic<uint32_t>> sums_;
   // Of each file, whether its header unit failed.
   std::vector<std::atomic<bool>> unsound_;
-  std::atomic<size_t> next_ = 0;
-  std::atomic<int64_t> bytes_ = 0;
+  std::atomic<int64_t> header_bytes_ = 0;
   absl::Mutex mutex_;
   // With the unit of work that found each.
   std::vector<std::pair<size_t, absl::Status>> problems_
       ABSL_GUARDED_BY(mutex_);
   int64_t num_problems_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t headers_checked_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 absl::StatusOr<VerifyReport> VerifyOnce(const ManifestReader& reader,
@@ -413,17 +407,7 @@ absl::StatusOr<VerifyReport> VerifyOnce(const ManifestReader& reader,
                                         const VerifyOptions& options) {
   SHERD_ASSIGN_OR_RETURN(const Manifest manifest, reader.ReadAll());
   Verifier verifier(reader, manifest, files, options.known);
-  std::vector<std::thread> threads;
-  for (int i = 1; i < options.threads; ++i) {
-    auto thread =
-        StartNamedThread("sherd-verify", [&verifier] { verifier.Work(); });
-    // Fewer do it too.
-    if (!thread.ok()) break;
-    threads.push_back(*std::move(thread));
-  }
-  verifier.Work();
-  for (std::thread& thread : threads) thread.join();
-  SHERD_RETURN_IF_ERROR(verifier.Result());
+  SHERD_RETURN_IF_ERROR(verifier.Run(options.threads));
   VerifyReport report;
   report.tensors = static_cast<int64_t>(manifest.tensors.size());
   report.files = static_cast<int64_t>(manifest.files.size());
