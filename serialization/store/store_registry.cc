@@ -120,6 +120,13 @@ absl::StatusOr<std::optional<StoreAddress>> ParseStoreAddress(
   return address;
 }
 
+bool IsInObjectStore(const std::string& path) {
+  const absl::StatusOr<std::optional<StoreAddress>> address =
+      ParseStoreAddress(path);
+  return address.ok() && address->has_value() &&
+         (*address)->scheme != kFileScheme;
+}
+
 absl::StatusOr<std::unique_ptr<CheckpointStore>> OpenStoreOver(
     FileSystem& files, const StoreAddress& address) {
   if (IsBuiltIn(address.scheme)) {

@@ -26,6 +26,10 @@ struct StoreAddress {
 absl::StatusOr<std::optional<StoreAddress>> ParseStoreAddress(
     const std::string& path);
 
+// Whether a path is that of an object store or in one: a file there appears
+// when it is whole, and most cannot be renamed (checkpoint_files.h).
+bool IsInObjectStore(const std::string& path);
+
 // Opens a store; `files`, which outlives it, has the directories of the schemes
 // that are built in.
 absl::StatusOr<std::unique_ptr<CheckpointStore>> OpenStoreOver(

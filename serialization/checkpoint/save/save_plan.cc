@@ -126,9 +126,21 @@ std::string DataFileName(int rank, int world_size, absl::string_view save_id) {
 
 bool IsSaveFileName(absl::string_view name) {
   if (IsStagedManifestName(name) || IsDataFileName(name)) return true;
+  if (!absl::ConsumeSuffix(&name, ".tmp")) return false;
   // lease.sherd.<16 hex digits>.tmp
-  return absl::ConsumePrefix(&name, absl::StrCat(kLeaseFileName, ".")) &&
-         absl::ConsumeSuffix(&name, ".tmp") && IsSaveId(name);
+  absl::string_view id = name;
+  if (absl::ConsumePrefix(&id, absl::StrCat(kLeaseFileName, "."))) {
+    return IsSaveId(id);
+  }
+  // <data file>.<16 hex digits>.tmp
+  const size_t dot = name.rfind('.');
+  return dot != absl::string_view::npos && IsSaveId(name.substr(dot + 1)) &&
+         IsDataFileName(name.substr(0, dot));
+}
+
+std::string UnfinishedCopyName(absl::string_view data_file,
+                               absl::string_view copy_id) {
+  return absl::StrCat(data_file, ".", copy_id, ".tmp");
 }
 
 bool IsDataFileName(absl::string_view name) {

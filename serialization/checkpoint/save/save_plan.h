@@ -106,6 +106,11 @@ std::string DataFileName(int rank, int world_size, absl::string_view save_id);
 // Whether a name is of that form.
 bool IsDataFileName(absl::string_view name);
 
+// The name under which a data file is written that is copied to another
+// directory, until it is whole: of that copy alone, whose number is `copy_id`.
+std::string UnfinishedCopyName(absl::string_view data_file,
+                               absl::string_view copy_id);
+
 // Whether a name in a checkpoint's directory is one that a save gives to its
 // data files and temporary files, and may therefore remove.
 bool IsSaveFileName(absl::string_view name);

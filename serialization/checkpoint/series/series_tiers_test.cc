@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "sherd/serialization/checkpoint/series/step_copier.h"
 #include "sherd/serialization/checkpoint_files.h"
 #include "sherd/serialization/checkpoint_series.h"
+#include "sherd/serialization/checkpoint_verify.h"
 #include "sherd/serialization/kits/checkpoint_place.h"
 #include "sherd/serialization/kits/series_fixture.h"
 #include "sherd/testing/faults.h"
@@ -32,8 +34,11 @@ using sherd::testing::IsOkAndHolds;
 using sherd::testing::RunLocalRanks;
 using sherd::testing::StatusIs;
 using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 class SeriesTiersTest : public SeriesFixture {
@@ -128,13 +133,13 @@ TEST_F(SeriesTiersTest, AnErrorOfACopyComesWithTheNextSaveAndFlush) {
 }
 
 // By then another save may hold the lease, and name what it removes.
-TEST_F(SeriesTiersTest, ACopyThatFailsRemovesNothing) {
+TEST_F(SeriesTiersTest, ACopyThatFailsRemovesOnlyWhatHasItsOwnName) {
   ASSERT_THAT(Save(2, {1}), IsOk());
   const std::string copies = JoinPath(second_, "shard-*");
   const FailFileOperation full(
       "write", copies, absl::ResourceExhaustedError("disk full"), {.rank = 1});
-  const CountPassages removals("file/remove",
-                               {.subject = copies, .optional = true});
+  const CountPassages removals(
+      "file/remove", {.subject = copies + ".safetensors", .optional = true});
   RunLocalRanks(2, [&](ProcessGroup& group) {
     SHERD_ASSERT_OK_AND_ASSIGN(
         const auto copier,
@@ -144,6 +149,43 @@ TEST_F(SeriesTiersTest, ACopyThatFailsRemovesNothing) {
                 StatusIs(absl::StatusCode::kResourceExhausted, "disk full"));
   });
   EXPECT_EQ(removals.count(), 0);
+  SHERD_ASSERT_OK_AND_ASSIGN(const auto names, CheckpointFiles().List(second_));
+  EXPECT_THAT(names, Not(Contains(EndsWith(".tmp"))));
+}
+
+// Stopped for so long that another holder of the lease has copied the step.
+TEST_F(SeriesTiersTest, ACopierThatWakesLateLeavesTheFilesOfTheNextHolder) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
+  ASSERT_THAT(Save(2, {1}), IsOk());
+  const std::string name =
+      std::filesystem::path(DataFileOf(1, 1)).filename().string();
+  for (const char* operation : {"", "write", "close", "rename"}) {
+    SCOPED_TRACE(operation);
+    RemoveAllPlaced(second_);
+    const std::string subject = JoinPath(second_, "shard-00001*");
+    const CallAt asleep("file/create",
+                        [&] {
+                          std::filesystem::copy_file(JoinPath(path_, name),
+                                                     JoinPath(second_, name));
+                        },
+                        {.rank = 1, .subject = subject});
+    std::optional<FailFileOperation> fault;
+    if (*operation != 0) {
+      fault.emplace(operation, subject, absl::InternalError("Stale file"),
+                    sherd::testing::FaultOptions{.rank = 1});
+    }
+    RunLocalRanks(2, [&](ProcessGroup& group) {
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          const auto copier,
+          StepCopier::Create(group, {.from = path_, .to = second_}));
+      copier->Run(1);
+      EXPECT_EQ(copier->TakeError().ok(), *operation == 0);
+    });
+    EXPECT_THAT(VerifyDataFile(JoinPath(second_, name)), IsOk());
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto names,
+                               CheckpointFiles().List(second_));
+    EXPECT_THAT(names, Not(Contains(EndsWith(".tmp"))));
+  }
 }
 
 TEST_F(SeriesTiersTest, ASecondDirectoryThatCannotBeMadeIsNamed) {

@@ -19,12 +19,14 @@
 #include "sherd/core/comm/collective/operation_label.h"
 #include "sherd/serialization/checkpoint/data_file_check.h"
 #include "sherd/serialization/checkpoint/save/save_directory.h"
+#include "sherd/serialization/checkpoint/save/save_plan.h"
 #include "sherd/serialization/checkpoint/series/step_list.h"
 #include "sherd/serialization/checkpoint_files.h"
 #include "sherd/serialization/checkpoint_series.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/manifest/manifest_names.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
+#include "sherd/serialization/store/store_registry.h"
 
 namespace sherd {
 namespace {
@@ -140,8 +142,7 @@ class StepCopy {
       }
       copied = true;
       // After an error what was copied stays, for the next holder of the lease
-      // to finish or remove: this rank may have been stopped for so long that
-      // there is one, whose manifest names a file of the same name by now.
+      // to use or remove.
       if (!is_sound) SHERD_RETURN_IF_ERROR(CopyFile(file));
     }
     return copied ? directory_.SyncNames() : absl::OkStatus();
@@ -159,7 +160,8 @@ class StepCopy {
   // that failed, or of a step whose manifest cannot be read now, may be.
   // Makes it durable, as its writer may have ended before.
   absl::StatusOr<bool> FinishCopy(const ManifestFile& expected) {
-    const absl::Status status = CheckCopy(expected);
+    const absl::Status status =
+        CheckCopy(expected, JoinPath(options_.to, expected.name));
     if (IsUnsound(status) || absl::IsNotFound(status)) return false;
     SHERD_RETURN_IF_ERROR(status);
     if (!options_.save.sync) return true;
@@ -170,8 +172,26 @@ class StepCopy {
     return true;
   }
 
+  // Under a name of this copy alone, and once it has been checked under its
+  // own: this rank may have been stopped for so long that another holder of the
+  // lease has copied the same file, which then is replaced by the same bytes.
+  // An object is replaced as a whole anyway.
   absl::Status CopyFile(const ManifestFile& expected) {
     const std::string to = JoinPath(options_.to, expected.name);
+    if (IsInObjectStore(options_.to)) {
+      SHERD_RETURN_IF_ERROR(WriteCopy(expected, to));
+      return CheckCopy(expected, to);
+    }
+    const std::string own = JoinPath(
+        options_.to, UnfinishedCopyName(expected.name, directory_.save_id()));
+    absl::Status status = WriteCopy(expected, own);
+    if (status.ok()) status = CheckCopy(expected, own);
+    if (status.ok()) status = files_.Rename(own, to);
+    if (!status.ok()) files_.Remove(own).IgnoreError();
+    return status;
+  }
+
+  absl::Status WriteCopy(const ManifestFile& expected, const std::string& to) {
     SHERD_ASSIGN_OR_RETURN(
         const std::unique_ptr<File> source,
         files_.OpenForRead(JoinPath(options_.from, expected.name)));
@@ -193,18 +213,19 @@ class StepCopy {
       SHERD_RETURN_IF_ERROR(step_->MadeProgress());
     }
     if (options_.save.sync) SHERD_RETURN_IF_ERROR(file->Sync());
-    SHERD_RETURN_IF_ERROR(file->Close());
-    return CheckCopy(expected);
+    return file->Close();
   }
 
-  absl::Status CheckCopy(const ManifestFile& expected) {
-    const std::string to = JoinPath(options_.to, expected.name);
+  // That the file at `path`, whose name may be another, is the one expected.
+  absl::Status CheckCopy(const ManifestFile& expected,
+                         const std::string& path) {
     SHERD_ASSIGN_OR_RETURN(
-        const CheckedDataFile checked,
-        CheckDataFile(files_, to, [this] { return step_->MadeProgress(); }));
+        CheckedDataFile checked,
+        CheckDataFile(files_, path, [this] { return step_->MadeProgress(); }));
+    checked.file.name = expected.name;
     if (checked.file == expected) return absl::OkStatus();
     return absl::DataLossError(
-        absl::StrCat(to, ", a copy, has ", checked.file.size,
+        absl::StrCat(path, ", a copy, has ", checked.file.size,
                      " bytes and is sound, but not the file that the manifest "
                      "describes, which has ",
                      expected.size));
