@@ -56,7 +56,7 @@ class ArchiveSource {
 };
 
 struct ArchiveSaveOptions {
-  // Null: FileSystem::Posix().
+  // Null: CheckpointFiles().
   FileSystem* files = nullptr;
   // Makes the file durable. Without it a power failure may leave part of it
   // under its name.
@@ -83,7 +83,8 @@ struct ArchiveSaveOptions {
 //
 // Files. `path` has its former contents or all of the new ones at any moment,
 // also after a crash. The name of the file until then is `path`, the process
-// id, a number and ".tmp", joined by dots; a crash leaves it.
+// id, a number and ".tmp", joined by dots; a crash leaves it. A path may lead
+// to an object store (checkpoint_files.h).
 //
 // Errors. The message has the name of the value.
 //   kInvalidArgument     A tensor or sharded tensor is undefined, or has
@@ -103,7 +104,7 @@ absl::Status Save(const StateDict& state, ArchiveSink& sink);
 absl::StatusOr<std::string> SaveToString(const StateDict& state);
 
 struct ArchiveLoadOptions {
-  // Null: FileSystem::Posix().
+  // Null: CheckpointFiles().
   FileSystem* files = nullptr;
   // Tensors in host memory, unless pinned, are read-only views of the mapped
   // file: pages are read when they are accessed, and CRCs are not checked (see
@@ -138,7 +139,8 @@ struct ArchiveLoadOptions {
 //                        at save time was", "Local world size at save time
 //                        was", "Global world size at save time was"; "RPC
 //                        Framework needs to be initialized".
-//   kInvalidArgument     options.map without a path.
+//   kInvalidArgument     options.map without a path, or with one that begins
+//                        with a scheme.
 //   kResourceExhausted   No memory.
 //   others               Of files, devices, and of
 //                        ShardedTensor::FromLocalShardsAndMetadata.

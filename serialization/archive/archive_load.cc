@@ -25,6 +25,8 @@
 #include "sherd/serialization/archive/archive_reader.h"
 #include "sherd/serialization/archive/group_state.h"
 #include "sherd/serialization/archive/saved_state.h"
+#include "sherd/serialization/checkpoint_files.h"
+#include "sherd/serialization/store/store_registry.h"
 
 namespace sherd {
 namespace internal {
@@ -316,6 +318,13 @@ absl::StatusOr<OpenArchive> OpenSource(std::shared_ptr<ArchiveSource> source,
     return absl::InvalidArgumentError(
         "only a file can be mapped: pass its path");
   }
+  if (options.map) {
+    SHERD_ASSIGN_OR_RETURN(const auto address, ParseStoreAddress(*path));
+    if (address.has_value()) {
+      return absl::InvalidArgumentError(
+          "only a file can be mapped: expected a path without a scheme");
+    }
+  }
   if (options.device) SHERD_RETURN_IF_ERROR(options.device->status());
   SHERD_ASSIGN_OR_RETURN(ArchiveReader reader,
                          ArchiveReader::Open(std::move(source)));
@@ -325,7 +334,7 @@ absl::StatusOr<OpenArchive> OpenSource(std::shared_ptr<ArchiveSource> source,
 absl::StatusOr<std::shared_ptr<ArchiveSource>> SourceAt(
     const std::string& path, const ArchiveLoadOptions& options) {
   FileSystem& files =
-      options.files == nullptr ? FileSystem::Posix() : *options.files;
+      options.files == nullptr ? CheckpointFiles() : *options.files;
   SHERD_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files.OpenForRead(path));
   return std::make_shared<FileSource>(std::move(file));
 }

@@ -12,6 +12,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/error_info.h"
@@ -28,10 +29,12 @@
 #include "sherd/serialization/archive/group_state.h"
 #include "sherd/serialization/archive/saved_state.h"
 #include "sherd/serialization/archive/state_codec.h"
+#include "sherd/serialization/checkpoint_files.h"
 #include "sherd/serialization/metadata.h"
 #include "sherd/serialization/safetensors/box_pieces.h"
 #include "sherd/serialization/safetensors/crc32c.h"
 #include "sherd/serialization/safetensors/device_blocks.h"
+#include "sherd/serialization/store/store_registry.h"
 #include "sherd/serialization/wire/little_endian.h"
 
 namespace sherd {
@@ -282,10 +285,14 @@ class FileSink final : public ArchiveSink {
   FileSink(FileSystem& files, const std::string& path)
       : files_(files),
         path_(path),
-        temporary_(
-            absl::StrCat(path, ".", getpid(), ".", NextNumber(), ".tmp")) {}
+        is_renamed_(!IsInObjectStore(path) || absl::EndsWith(path, ".sherd")),
+        temporary_(is_renamed_ ? absl::StrCat(path, ".", getpid(), ".",
+                                              NextNumber(), ".tmp")
+                               : path) {}
   ~FileSink() override {
-    if (file_ != nullptr) files_.Remove(temporary_).IgnoreError();
+    if (file_ == nullptr) return;
+    file_.reset();
+    if (is_renamed_) files_.Remove(temporary_).IgnoreError();
   }
 
   absl::Status Create(int64_t size) {
@@ -302,7 +309,7 @@ class FileSink final : public ArchiveSink {
   absl::Status Finish(bool sync) {
     if (sync) SHERD_RETURN_IF_ERROR(file_->Sync());
     SHERD_RETURN_IF_ERROR(file_->Close());
-    SHERD_RETURN_IF_ERROR(files_.Rename(temporary_, path_));
+    if (is_renamed_) SHERD_RETURN_IF_ERROR(files_.Rename(temporary_, path_));
     file_ = nullptr;
     return sync ? SyncRenamed(files_, path_) : absl::OkStatus();
   }
@@ -316,6 +323,8 @@ class FileSink final : public ArchiveSink {
 
   FileSystem& files_;
   const std::string path_;
+  // Otherwise it is an object, which appears when it is complete anyway.
+  const bool is_renamed_;
   const std::string temporary_;
   std::unique_ptr<File> file_;
   int64_t position_ = 0;
@@ -324,7 +333,7 @@ class FileSink final : public ArchiveSink {
 absl::Status SaveToFile(const StateDict& state, const std::string& path,
                         const ArchiveSaveOptions& options) {
   FileSystem& files =
-      options.files == nullptr ? FileSystem::Posix() : *options.files;
+      options.files == nullptr ? CheckpointFiles() : *options.files;
   FileSink sink(files, path);
   SHERD_RETURN_IF_ERROR(
       WriteArchive(state, [&](int64_t size) -> absl::StatusOr<ArchiveSink*> {

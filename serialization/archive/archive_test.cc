@@ -29,6 +29,7 @@
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/archive/archive_reader.h"
 #include "sherd/serialization/archive/block_plan.h"
+#include "sherd/serialization/checkpoint_files.h"
 #include "sherd/serialization/kits/sample_archive.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/kits/fake_device.h"
@@ -546,6 +547,32 @@ TEST(ArchiveTest, AFailedSaveLeavesTheFormerFile) {
     while (fails(operation, failures + 1)) ++failures;
     EXPECT_GT(failures, 0);
   }
+}
+
+TEST(ArchiveTest, APathMayLeadToAnObjectStore) {
+  const std::string store =
+      absl::StrCat("objects:", JoinPath(TestFolder(), "store"));
+  for (const char* name : {"state", "state.sherd"}) {
+    SCOPED_TRACE(name);
+    const std::string path = JoinPath(store, name);
+    EXPECT_THAT(Load(path), StatusIs(absl::StatusCode::kNotFound));
+    for (const int64_t value : {1, 2}) {
+      const StateDict state = StateOf({{"a", value}});
+      ASSERT_THAT(Save(state, path), IsOk());
+      EXPECT_EQ(*SaveToString(*Load(path)), *SaveToString(state));
+    }
+    {
+      const FailFileOperation full("write", absl::StrCat(path, "*"),
+                                   absl::ResourceExhaustedError("disk full"));
+      EXPECT_THAT(Save(StateOf({{"a", int64_t{3}}}), path),
+                  StatusIs(absl::StatusCode::kResourceExhausted, "disk full"));
+    }
+    EXPECT_EQ(*SaveToString(*Load(path)),
+              *SaveToString(StateOf({{"a", int64_t{2}}})));
+    EXPECT_THAT(Load(path, {.map = true}), StatusIs(kInvalid, "scheme"));
+  }
+  EXPECT_THAT(CheckpointFiles().List(store),
+              IsOkAndHolds(::testing::ElementsAre("state", "state.sherd")));
 }
 
 TEST(ArchiveTest, ASaveWithoutSyncDoesNotWaitForTheDisk) {

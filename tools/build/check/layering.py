@@ -167,8 +167,8 @@ DRAWINGS = {
     "core/sharding": "box <- spec <- plan <- transfer <- tensor <- {ops, state}",
     "core/tensor": "values <- strides <- device <- types <- {kernels, random}",
     "rpc": "{ids, wire} <- call <- {devices, ownership, transfer} <- {engine, link} <- agent",
-    "serialization": "wire <- {metadata, safetensors} <- {archive, manifest, store} <- checkpoint"
-                     " <- kits",
+    "serialization": "wire <- {metadata, safetensors} <- {manifest, store} <- archive"
+                     " <- checkpoint <- kits",
     "testing": "{harness, matchers} <- fixtures <- {conformance, kits} <- faults <- programs",
 }
 
