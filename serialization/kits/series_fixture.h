@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
@@ -85,6 +86,22 @@ class SeriesFixture : public ::testing::Test {
       error.Update(status);
     });
     return error;
+  }
+
+  // The latest step by two ranks; what rank 0 gets.
+  absl::StatusOr<LatestStep> Latest(const SeriesOptions& options = {}) {
+    std::vector<absl::StatusOr<LatestStep>> found(2, LatestStep());
+    testing::RunLocalRanks(2, [&](ProcessGroup& group) {
+      auto series = CheckpointSeries::Open(path_, nullptr, options);
+      ASSERT_THAT(series, testing::IsOk());
+      found[group.rank()] = series->Latest();
+    });
+    EXPECT_EQ(found[0].status().code(), found[1].status().code());
+    if (found[0].ok() && found[1].ok()) {
+      EXPECT_EQ(found[0]->step, found[1]->step);
+      EXPECT_EQ(found[0]->path, found[1]->path);
+    }
+    return found[0];
   }
 
   static std::string ManifestOf(const std::string& directory, int64_t step) {

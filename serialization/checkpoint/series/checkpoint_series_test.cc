@@ -3,8 +3,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <map>
-#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -21,7 +19,6 @@
 #include "sherd/serialization/kits/checkpoint_place.h"
 #include "sherd/serialization/kits/forwarding_files.h"
 #include "sherd/serialization/kits/series_fixture.h"
-#include "sherd/serialization/manifest/manifest_reader.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
@@ -39,27 +36,10 @@ using sherd::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 class CheckpointSeriesTest : public SeriesFixture {
  protected:
-  // On two ranks; what rank 0 gets.
-  absl::StatusOr<LatestStep> Latest(const SeriesOptions& options = {}) {
-    std::vector<absl::StatusOr<LatestStep>> found(2, LatestStep());
-    RunLocalRanks(2, [&](ProcessGroup& group) {
-      auto series = CheckpointSeries::Open(path_, nullptr, options);
-      ASSERT_THAT(series, IsOk());
-      found[group.rank()] = series->Latest();
-    });
-    EXPECT_EQ(found[0].status().code(), found[1].status().code());
-    if (found[0].ok() && found[1].ok()) {
-      EXPECT_EQ(found[0]->step, found[1]->step);
-      EXPECT_EQ(found[0]->path, found[1]->path);
-    }
-    return found[0];
-  }
-
   std::set<std::string> Files() const {
     const auto names = CheckpointFiles().List(path_);
     EXPECT_THAT(names, IsOk());
@@ -220,112 +200,6 @@ TEST_F(CheckpointSeriesTest, RanksThatOpenItDifferentlyAllLearnOfIt) {
     });
   }
   EXPECT_FALSE(std::filesystem::exists(path_));
-}
-
-TEST_F(CheckpointSeriesTest, WithoutStepsThereIsNoLatestOne) {
-  EXPECT_THAT(Latest(), StatusIs(absl::StatusCode::kNotFound));
-  EXPECT_THAT(ListSteps(path_), IsOkAndHolds(IsEmpty()));
-  // Another checkpoint is none.
-  RunLocalRanks(1, [&](ProcessGroup&) {
-    ASSERT_THAT(SaveCheckpoint(path_, MakeTensors(1, 1)), IsOk());
-  });
-  EXPECT_THAT(Latest(), StatusIs(absl::StatusCode::kNotFound));
-}
-
-TEST_F(CheckpointSeriesTest, TheLatestIsTheNewestThatIsWhole) {
-  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
-  ASSERT_THAT(Save(2, {1, 2, 3, 4, 5}), IsOk());
-  auto latest = Latest();
-  ASSERT_THAT(latest, IsOk());
-  EXPECT_EQ(latest->step, 5);
-  EXPECT_EQ(latest->path, ManifestOf(5));
-  EXPECT_THAT(latest->passed_over, IsEmpty());
-  // Missing, truncated, damaged, and foreign.
-  const std::string missing = DataFileOf(5, 1);
-  RemovePlaced(missing);
-  const std::string truncated = DataFileOf(4, 0);
-  std::filesystem::resize_file(truncated,
-                               std::filesystem::file_size(truncated) - 1);
-  std::filesystem::resize_file(ManifestOf(3), 40);
-  std::ofstream(ManifestOf(900)) << "not a manifest";
-  std::filesystem::create_directory(ManifestOf(901));
-  latest = Latest();
-  ASSERT_THAT(latest, IsOk());
-  EXPECT_EQ(latest->step, 2);
-  EXPECT_THAT(
-      latest->passed_over,
-      ElementsAre(AllOf(HasSubstr("step 901"), HasSubstr("directory")),
-                  AllOf(HasSubstr("step 900"), HasSubstr("manifest")),
-                  AllOf(HasSubstr("step 5"), HasSubstr(missing)),
-                  AllOf(HasSubstr("step 4"), HasSubstr(truncated)),
-                  AllOf(HasSubstr("step 3"), HasSubstr(ManifestOf(3)))));
-  SHERD_ASSERT_OK_AND_ASSIGN(const auto steps, ListSteps(path_));
-  std::map<int64_t, absl::StatusCode> codes;
-  for (const SeriesStep& step : steps) {
-    codes[step.step] = step.status.code();
-  }
-  EXPECT_EQ(codes, (std::map<int64_t, absl::StatusCode>{
-                       {1, absl::StatusCode::kOk},
-                       {2, absl::StatusCode::kOk},
-                       {3, absl::StatusCode::kDataLoss},
-                       {4, absl::StatusCode::kDataLoss},
-                       {5, absl::StatusCode::kDataLoss},
-                       {900, absl::StatusCode::kDataLoss},
-                       {901, absl::StatusCode::kInvalidArgument}}));
-}
-
-// Also where a list of steps or files does not look.
-TEST_F(CheckpointSeriesTest, AManifestThatIsDamagedAnywhereIsPassedOver) {
-  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
-  ASSERT_THAT(Save(1, {1, 2}), IsOk());
-  const auto size =
-      static_cast<int64_t>(std::filesystem::file_size(ManifestOf(2)));
-  for (int64_t at = 0; at < size; ++at) {
-    const auto flip = [&] {
-      std::fstream bytes(ManifestOf(2),
-                         std::ios::in | std::ios::out | std::ios::binary);
-      bytes.seekg(at);
-      const char byte = static_cast<char>(bytes.get() ^ 1);
-      bytes.seekp(at);
-      bytes.put(byte);
-    };
-    flip();
-    SHERD_ASSERT_OK_AND_ASSIGN(const auto steps, ListSteps(path_));
-    ASSERT_THAT(steps, SizeIs(2));
-    EXPECT_FALSE(steps[1].status.ok()) << "byte " << at;
-    flip();
-  }
-  EXPECT_EQ(Latest()->step, 2);
-}
-
-TEST_F(CheckpointSeriesTest, WhereNoStepIsWholeLatestIsDataLossAndNotNotFound) {
-  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
-  ASSERT_THAT(Save(1, {1, 2}), IsOk());
-  std::filesystem::resize_file(ManifestOf(1), 40);
-  RemovePlaced(DataFileOf(2, 0));
-  EXPECT_THAT(Latest(), StatusIs(absl::StatusCode::kDataLoss,
-                                 AllOf(HasSubstr("none of 2 steps is whole"),
-                                       HasSubstr("step 2"))));
-}
-
-// It may be whole, and a job that goes on from an older one repeats its work.
-TEST_F(CheckpointSeriesTest, AnErrorOfTheFileSystemIsNotAStepThatIsNotWhole) {
-  ASSERT_THAT(Save(1, {1, 2}), IsOk());
-  const FailFileOperation fault("open_for_read", ManifestOf(2),
-                                absl::InternalError("Stale file handle"));
-  EXPECT_THAT(Latest(), StatusIs(absl::StatusCode::kInternal,
-                                 HasSubstr("Stale file handle")));
-}
-
-TEST_F(CheckpointSeriesTest, StepsThatGoMeanwhileAreNotMissed) {
-  ASSERT_THAT(Save(1, {1}), IsOk());
-  const CallAt save(
-      "file/open_for_read",
-      [this] { EXPECT_THAT(Save(1, {2}, {.keep_last = 1}), IsOk()); },
-      {.subject = "*/step-*1.sherd"});
-  const auto latest = Latest();
-  ASSERT_THAT(latest, IsOk());
-  EXPECT_EQ(latest->step, 2);
 }
 
 TEST_F(CheckpointSeriesTest, AfterARollbackLaterStepsStayUntilTheyAreRemoved) {
