@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/init.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/mesh_sharding_spec.h"
@@ -25,6 +27,7 @@
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint/save/kept_plans.h"
 #include "sherd/serialization/checkpoint_async.h"
+#include "sherd/serialization/checkpoint_verify.h"
 #include "sherd/serialization/kits/async_save_fixture.h"
 #include "sherd/serialization/kits/sample_tensors.h"
 #include "sherd/testing/faults.h"
@@ -96,6 +99,31 @@ TEST_F(AsyncSaveTest, SavesInWavesWhateverTheBudget) {
       ExpectHolds(Path(), 3);
     }
   }
+}
+
+TEST_F(AsyncSaveTest, TensorsGoWhenTheLastWaveHasBeenCopied) {
+  RunLocalRanks(1, [&](ProcessGroup&) {
+    Tensors tensors;
+    std::weak_ptr<Storage> elements;
+    for (const char* name : {"a", "b", "c", "d"}) {
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          ShardedTensor tensor,
+          ShardedTensor::Zeros(*SampleSpec(0, {100, 100}, 1), {100, 100}));
+      elements = tensor.local_shards()[0].tensor.storage();
+      tensors.emplace(name, std::move(tensor));
+    }
+    WriterGate gate("close", 0, "*/shard-*");
+    auto save = SaveCheckpointAsync(Path(), tensors, nullptr,
+                                    {.staging_budget = 50'000});
+    ASSERT_THAT(save, IsOk());
+    tensors.clear();
+    // All were written, but the save has not ended.
+    gate.AwaitReached();
+    EXPECT_TRUE(elements.expired());
+    gate.Open();
+    EXPECT_THAT(save->Durable(), IsOk());
+  });
+  EXPECT_THAT(VerifyCheckpoint(Path()), IsOk());
 }
 
 TEST_F(AsyncSaveTest, TheBudgetBoundsTheMemory) {

@@ -219,6 +219,8 @@ absl::StatusOr<Tensor> GroupSaves::Elements(Save& save,
   const size_t number = save.snapshot->NumberOf(shard);
   if (save.job.base == nullptr || save.prepared->whole) Release(save, number);
   Refill(progress);
+  // If they found no room before, or only some of them.
+  save.snapshot->MaybeDropTensors();
   SHERD_RETURN_IF_ERROR(save.prepared->status);
   return save.snapshot->Elements(number);
 }

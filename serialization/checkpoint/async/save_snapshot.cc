@@ -336,7 +336,8 @@ size_t SaveSnapshot::NumberOf(const PlannedShard& shard) const {
 }
 
 void SaveSnapshot::MaybeDropTensors() {
-  if (!complete() || !copies_.empty()) return;
+  if (has_dropped_ || !complete() || !copies_.empty()) return;
+  has_dropped_ = true;
   for (ShardedTensor* tensor : by_index_) *tensor = WithoutElements(*tensor);
 }
 

@@ -102,7 +102,7 @@ class SaveSnapshot {
   // The same for all of them; no shard is read any more.
   void ReleaseAll(StagingRing& ring);
 
-  // Lets go of the tensors' elements, if all have been copied.
+  // Lets go of the tensors' elements, once all have been copied.
   void MaybeDropTensors();
 
  private:
@@ -132,6 +132,7 @@ class SaveSnapshot {
   size_t released_ = 0;
   // Behind the last shard that stays where it is.
   size_t last_direct_ = 0;
+  bool has_dropped_ = false;
   internal::QueuedCopiesList copies_;
   // The first shard of each.
   std::vector<size_t> copies_begin_;
