@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 #define SHERD_ABI_MAJOR 0
-#define SHERD_ABI_MINOR 7
+#define SHERD_ABI_MINOR 8
 
 #define SHERD_NO_DEADLINE INT64_MAX
 

@@ -73,6 +73,61 @@ typedef struct sherd_random_v0 {
   const int64_t* offsets;
 } sherd_random_v0;
 
+enum {
+  SHERD_POOL_SUM = 0,
+  SHERD_POOL_MEAN = 1,
+  SHERD_POOL_MAX = 2,
+  SHERD_POOL_NONE = 3
+};
+
+/* Gathers rows of a table and pools them, bag by bag:
+ *
+ *   out[b, c] = mode over k of weights[k] * table[rows[k], c]
+ *
+ * for 0 <= b < bags and 0 <= c < columns, over ends[b - 1] <= k < ends[b],
+ * where ends[-1] is 0 and ends do not descend. A bag without rows is 0. The
+ * mean is the sum divided by divisors[b], or without divisors by the number of
+ * rows, where that is above 1; the maximum is NaN if one of the elements is.
+ * With SHERD_POOL_NONE there are no ends: bag b is a copy of row rows[b].
+ *
+ * Addresses. Elements of a row are contiguous; row i of the table is
+ * `row_stride`
+ * * i bytes after `table`, and row b of the result `out_stride` * b bytes after
+ * `out`. With a null table and a stride of 1, `rows` are addresses of rows,
+ * which may be parts of several tables.
+ *
+ * Values. Computed in float64 for float64 and otherwise in float32: the first
+ * row of a bag, to which the others are added in the order of k, each
+ * multiplied by its weight before, without fused operations; rounded once. The
+ * same bits as on the host. */
+typedef struct sherd_pool_rows_v0 {
+  uint32_t struct_size;
+  int32_t mode;
+  /* float64, float32, float16 or bfloat16. The two are equal, or one of them is
+   * float32 and the other has 16 bits; equal with SHERD_POOL_NONE. */
+  int32_t table_dtype;
+  int32_t out_dtype;
+  void* out;
+  int64_t out_stride;
+  const void* table;
+  int64_t row_stride;
+  /* A power of two by which the address of every row that is read is divisible,
+   * at least the size of an element. Rows are read faster from 16 on. */
+  uint64_t row_alignment;
+  int64_t columns;
+  int64_t bags;
+  /* Of the rest each is memory that the device reaches, and is not the
+   * result's.
+   */
+  const int64_t* ends;
+  const int64_t* rows;
+  /* Only with SHERD_POOL_SUM, in the type in which is computed; null: there are
+   * none. */
+  const void* weights;
+  /* Only with SHERD_POOL_MEAN. */
+  const int64_t* divisors;
+} sherd_pool_rows_v0;
+
 /* Identifies memory of this process to another process of this host. Plain
  * bytes, which can be sent to another process as they are. */
 typedef struct sherd_device_handle_v0 {
@@ -189,6 +244,9 @@ typedef struct sherd_device_v0 {
                        int32_t reduction, void* out, const void* const* ins,
                        int32_t num_ins, uint64_t count, int32_t divisor,
                        sherd_error_v0* error);
+  sherd_code (*pool_rows)(int32_t device, void* stream,
+                          const sherd_pool_rows_v0* pool,
+                          sherd_error_v0* error);
 
   /* Allocates memory of a device that export_memory can export, aligned to 256
    * bytes; pooled. The caller frees it only once no queued work uses it. */

@@ -99,6 +99,12 @@ sherd_code Random(int32_t device, void* stream, const sherd_random_v0* random,
                [&] { return Work().Random(device, stream, *random, error); });
 }
 
+sherd_code PoolRows(int32_t device, void* stream,
+                    const sherd_pool_rows_v0* pool, sherd_error_v0* error) {
+  return Guard(error,
+               [&] { return Work().PoolRows(device, stream, *pool, error); });
+}
+
 sherd_code ImportMemory(int32_t device, const sherd_device_handle_v0* handle,
                         void** data, sherd_error_v0* error) {
   return Guard(error, [&] {
@@ -139,6 +145,7 @@ constexpr sherd_device_v0 kTable = plugin::WithHeader(sherd_device_v0{
     .fill = Fill,
     .random = Random,
     .reduce = kOfWork<&CudaWork::Reduce>,
+    .pool_rows = PoolRows,
     .allocate_shared = kOfPlugin<&CudaPlugin::AllocateShared>,
     .deallocate_shared = kOfPlugin<&CudaPlugin::DeallocateShared>,
     .export_memory = kOfPlugin<&CudaPlugin::ExportMemory>,

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -13,6 +14,8 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,6 +25,7 @@
 #include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/backends/cuda/pool_cases.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/comm/reduction.h"
@@ -40,6 +44,8 @@ namespace {
 
 using ::sherd::testing::DriverLibrary;
 using ::sherd::testing::IsOk;
+using ::sherd::testing::PoolCase;
+using ::sherd::testing::RandomPoolCase;
 using ::sherd::testing::StatusIs;
 using ::testing::Each;
 using ::testing::HasSubstr;
@@ -341,6 +347,44 @@ TEST_F(CudaDeviceTest, ReducesAsTheHostDoes) {
       Free(out, bytes);
     }
   }
+}
+
+// The conformance of pool_rows: what every device has to compute.
+TEST_F(CudaDeviceTest, PoolsRowsAsTheDefinitionReads) {
+  const uint64_t seed = std::random_device()();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < 200 && !HasFailure(); ++i) {
+    const PoolCase c = RandomPoolCase(random);
+    SCOPED_TRACE(c.ToText());
+    std::vector<std::pair<void*, size_t>> blocks;
+    const auto put = [&](const auto& values) {
+      using T = typename std::decay_t<decltype(values)>::value_type;
+      if (values.empty()) return static_cast<T*>(nullptr);
+      T* const data = OnDevice(values);
+      blocks.emplace_back(data, values.size() * sizeof(T));
+      return data;
+    };
+    std::byte* const table = put(c.table);
+    std::byte* const out = put(c.out);
+    ASSERT_THAT(runtime_->PoolRows(stream_, c.At({.table = table,
+                                                  .out = out,
+                                                  .rows = put(c.RowsFor(table)),
+                                                  .ends = put(c.ends),
+                                                  .divisors = put(c.divisors),
+                                                  .weights = put(c.weights)})),
+                IsOk());
+    ASSERT_THAT(runtime_->Synchronize(stream_), IsOk());
+    EXPECT_EQ(FindDifference(c, FromDevice(out, c.out.size())), -1);
+    for (const auto& [data, bytes] : blocks) Free(data, bytes);
+  }
+  EXPECT_THAT(
+      runtime_->PoolRows(stream_, {.mode = DeviceRowPooling::Mode::kNone,
+                                   .row_alignment = 2,
+                                   .columns = 1,
+                                   .bags = 1}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               "memory that is not aligned to its elements"));
 }
 
 TEST_F(CudaDeviceTest, DrawsTheNumbersOfTheHost) {

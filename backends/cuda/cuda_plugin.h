@@ -59,7 +59,7 @@ class CudaPlugin {
                        sherd_error_v0* error);
   sherd_code QueryEvent(void* event, sherd_error_v0* error);
 
-  // CopyBytes, Copy, Fill, Random and Reduce.
+  // CopyBytes, Copy, Fill, Random, Reduce and PoolRows.
   CudaWork& work() { return work_; }
 
   sherd_code AllocateShared(int32_t device, uint64_t bytes, void** data,

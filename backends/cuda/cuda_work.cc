@@ -12,6 +12,7 @@
 #include "sherd/backends/cuda/cuda_scope.h"
 #include "sherd/backends/cuda/element_plan.h"
 #include "sherd/backends/cuda/kernel_params.h"
+#include "sherd/backends/cuda/pool_plan.h"
 #include "sherd/backends/plugin.h"
 
 namespace sherd::internal {
@@ -194,6 +195,17 @@ sherd_code CudaWork::Reduce(int32_t index, void* stream, int32_t dtype,
     const char* const why =
         PlanReduce(dtype, reduction, out, ins, num_ins, count, divisor,
                    device.multiprocessors, plan);
+    if (why != nullptr) return Refuse(error, why);
+    return RunPlan(device, ToStream(stream), plan, error);
+  });
+}
+
+sherd_code CudaWork::PoolRows(int32_t index, void* stream,
+                              const sherd_pool_rows_v0& pool,
+                              sherd_error_v0* error) {
+  return devices_.With(index, error, [&](CudaDevice& device) {
+    LaunchPlan& plan = EmptyPlan();
+    const char* const why = PlanPoolRows(pool, plan);
     if (why != nullptr) return Refuse(error, why);
     return RunPlan(device, ToStream(stream), plan, error);
   });

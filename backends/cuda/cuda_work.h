@@ -37,6 +37,8 @@ class CudaWork {
                     int32_t reduction, void* out, const void* const* ins,
                     int32_t num_ins, uint64_t count, int32_t divisor,
                     sherd_error_v0* error);
+  sherd_code PoolRows(int32_t device, void* stream,
+                      const sherd_pool_rows_v0& pool, sherd_error_v0* error);
 
   // Frees the memory that completed launches needed.
   void ReclaimTables();

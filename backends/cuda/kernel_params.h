@@ -13,9 +13,9 @@ namespace sherd::internal {
 // Every kernel takes one parameter, a struct of this file by value, and is
 // launched with blocks of kThreads threads in one dimension, a grid in one
 // dimension and no dynamic shared memory. The comment on its struct gives the
-// number of blocks. Planners (copy_plan.h, element_plan.h) fill in structs and
-// choose names. Addresses are uint64_t; structs are plain bytes, and the same
-// in device and host code.
+// number of blocks. Planners (copy_plan.h, element_plan.h, pool_plan.h) fill in
+// structs and choose names. Addresses are uint64_t; structs are plain bytes,
+// and the same in device and host code.
 //
 // Kernels. S is the size of the parameter: "small" or "large". Rare kernels
 // have only the latter.
@@ -25,23 +25,44 @@ namespace sherd::internal {
 //   sherd_fill_S         CopyParams<S>  see CopyBox
 //   sherd_random         RandomParams
 //   sherd_reduce_DTYPE   ReduceParams   DTYPE as in core/tensor/dtype.h
+//   sherd_pool_IN_OUT    PoolParams     IN and OUT likewise
 inline constexpr uint32_t kThreads = 256;
 
 // The names of all kernels.
 inline constexpr const char* kKernelNames[] = {
-    "sherd_copy_rows_small",    "sherd_copy_rows_large",
-    "sherd_copy_tiles_small",   "sherd_copy_tiles_large",
-    "sherd_copy_mixed_large",   "sherd_fill_small",
-    "sherd_fill_large",         "sherd_random",
-    "sherd_reduce_bool",        "sherd_reduce_uint8",
-    "sherd_reduce_int8",        "sherd_reduce_uint16",
-    "sherd_reduce_int16",       "sherd_reduce_uint32",
-    "sherd_reduce_int32",       "sherd_reduce_uint64",
-    "sherd_reduce_int64",       "sherd_reduce_float8_e4m3fn",
-    "sherd_reduce_float8_e5m2", "sherd_reduce_float16",
-    "sherd_reduce_bfloat16",    "sherd_reduce_float32",
-    "sherd_reduce_float64",     "sherd_reduce_complex64",
+    "sherd_copy_rows_small",
+    "sherd_copy_rows_large",
+    "sherd_copy_tiles_small",
+    "sherd_copy_tiles_large",
+    "sherd_copy_mixed_large",
+    "sherd_fill_small",
+    "sherd_fill_large",
+    "sherd_random",
+    "sherd_reduce_bool",
+    "sherd_reduce_uint8",
+    "sherd_reduce_int8",
+    "sherd_reduce_uint16",
+    "sherd_reduce_int16",
+    "sherd_reduce_uint32",
+    "sherd_reduce_int32",
+    "sherd_reduce_uint64",
+    "sherd_reduce_int64",
+    "sherd_reduce_float8_e4m3fn",
+    "sherd_reduce_float8_e5m2",
+    "sherd_reduce_float16",
+    "sherd_reduce_bfloat16",
+    "sherd_reduce_float32",
+    "sherd_reduce_float64",
+    "sherd_reduce_complex64",
     "sherd_reduce_complex128",
+    "sherd_pool_float64_float64",
+    "sherd_pool_float32_float32",
+    "sherd_pool_float16_float16",
+    "sherd_pool_bfloat16_bfloat16",
+    "sherd_pool_float16_float32",
+    "sherd_pool_bfloat16_float32",
+    "sherd_pool_float32_float16",
+    "sherd_pool_float32_bfloat16",
 };
 
 // The blocks of one launch and the indices within a box are below this limit.
@@ -173,6 +194,31 @@ struct ReduceParams {
   uint64_t inputs[kMaxInlineInputs];
 };
 
+// Pooled rows, as sherd_pool_rows_v0 of backends/device_abi.h defines them, of
+// the bags [first_bag, first_bag + num_bags). A unit is as many columns as a
+// thread computes; thread i of the grid has unit i % units of bag
+// first_bag + i / units, so that neighbours read neighbours. grid: as many
+// blocks as that takes.
+struct PoolParams {
+  uint64_t out;
+  int64_t out_stride;
+  uint64_t table;
+  int64_t row_stride;
+  // Of arrays in the device's memory; 0: there is none.
+  uint64_t ends;
+  uint64_t rows;
+  uint64_t weights;
+  uint64_t divisors;
+  uint64_t first_bag;
+  uint32_t num_bags;
+  // SHERD_POOL_….
+  int32_t mode;
+  // Units of a row.
+  Divisor units;
+  // Whether units are vectors (PoolLanes) or single elements.
+  uint32_t is_vector;
+};
+
 static_assert(sizeof(Divisor) == 12);
 static_assert(sizeof(BoxDim) == 32);
 static_assert(sizeof(CopyBox) == 56);
@@ -180,6 +226,7 @@ static_assert(sizeof(SmallCopyParams) == 976);
 static_assert(sizeof(LargeCopyParams) == 4048);
 static_assert(sizeof(RandomParams) <= 4096);
 static_assert(sizeof(ReduceParams) == 296);
+static_assert(sizeof(PoolParams) == 96);
 
 }  // namespace sherd::internal
 

@@ -3,9 +3,10 @@
 #include "sherd/backends/cuda/box_math.h"
 #include "sherd/backends/cuda/element_math.h"
 #include "sherd/backends/cuda/kernel_params.h"
+#include "sherd/backends/cuda/pool_math.h"
 
-// The kernels listed in kernel_params.h. box_math.h and element_math.h compute;
-// the code here finds a block's box and accesses memory.
+// The kernels listed in kernel_params.h. box_math.h, element_math.h and
+// pool_math.h compute; the code here finds a block's box and accesses memory.
 
 namespace sherd::internal {
 namespace {
@@ -56,6 +57,19 @@ struct SharedMemory {
   template <typename Unit>
   __device__ __forceinline__ Unit Load(uint64_t address) {
     return LoadAs<Unit>(address, /*is_read_only=*/false);
+  }
+  template <typename Unit>
+  __device__ __forceinline__ void Store(uint64_t address, const Unit& unit) {
+    StoreAs<Unit>(address, unit);
+  }
+};
+
+// What is read is not written meanwhile, and often read again: several bags
+// have a row, and all threads of a bag its list.
+struct TableMemory {
+  template <typename Unit>
+  __device__ __forceinline__ Unit Load(uint64_t address) {
+    return LoadAs<Unit>(address, /*is_read_only=*/true);
   }
   template <typename Unit>
   __device__ __forceinline__ void Store(uint64_t address, const Unit& unit) {
@@ -195,6 +209,12 @@ __device__ __forceinline__ void ReduceBlock(const ReduceParams& params) {
                   uint64_t{gridDim.x} * kThreads, memory);
 }
 
+template <typename In, typename Out>
+__device__ __forceinline__ void PoolBlock(const PoolParams& params) {
+  TableMemory memory;
+  PoolThread<In, Out>(params, blockIdx.x * kThreads + threadIdx.x, memory);
+}
+
 }  // namespace
 }  // namespace sherd::internal
 
@@ -247,3 +267,17 @@ SHERD_REDUCE_KERNEL(float32, float)
 SHERD_REDUCE_KERNEL(float64, double)
 SHERD_REDUCE_KERNEL(complex64, sherd::internal::ComplexPair<float>)
 SHERD_REDUCE_KERNEL(complex128, sherd::internal::ComplexPair<double>)
+
+#define SHERD_POOL_KERNEL(name, In, Out)                            \
+  SHERD_KERNEL sherd_pool_##name(                                   \
+      const __grid_constant__ sherd::internal::PoolParams params) { \
+    sherd::internal::PoolBlock<In, Out>(params);                    \
+  }
+SHERD_POOL_KERNEL(float64_float64, double, double)
+SHERD_POOL_KERNEL(float32_float32, float, float)
+SHERD_POOL_KERNEL(float16_float16, sherd::Float16, sherd::Float16)
+SHERD_POOL_KERNEL(bfloat16_bfloat16, sherd::BFloat16, sherd::BFloat16)
+SHERD_POOL_KERNEL(float16_float32, sherd::Float16, float)
+SHERD_POOL_KERNEL(bfloat16_float32, sherd::BFloat16, float)
+SHERD_POOL_KERNEL(float32_float16, float, sherd::Float16)
+SHERD_POOL_KERNEL(float32_bfloat16, float, sherd::BFloat16)

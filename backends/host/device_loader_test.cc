@@ -155,17 +155,17 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         BadDevice{
             1,
-            "libbad_device_1.so: built for plugin ABI 1.7, expected "
-            "0.7, that of this program; rebuild the plugin against this Sherd"},
+            "libbad_device_1.so: built for plugin ABI 1.8, expected "
+            "0.8, that of this program; rebuild the plugin against this Sherd"},
         BadDevice{2, "table has 32 bytes"},
-        BadDevice{3, "reports that it cannot work with plugin ABI 0.7"},
+        BadDevice{3, "reports that it cannot work with plugin ABI 0.8"},
         BadDevice{4,
                   "lacks its name, a type of device that is known, or a "
                   "function"},
         BadDevice{5, "threw an exception across the plugin ABI: no licence"},
         BadDevice{6, "undefined symbol: sherd_a_function_that_nobody_has"},
-        BadDevice{7, "built for plugin ABI 0.6, expected 0.7"},
-        BadDevice{8, "built for plugin ABI 0.8, expected 0.7"}),
+        BadDevice{7, "built for plugin ABI 0.7, expected 0.8"},
+        BadDevice{8, "built for plugin ABI 0.9, expected 0.8"}),
     [](const auto& info) { return absl::StrCat(info.param.number); });
 
 // A plugin of collectives under the name of one of devices.
@@ -285,11 +285,11 @@ INSTANTIATE_TEST_SUITE_P(
         Lack{"AByteShort", [](auto& t) { --t.struct_size; }},
         Lack{"AByteTooMany", [](auto& t) { ++t.struct_size; }},
         Lack{"AnotherMajorVersion", [](auto& t) { t.major = 7; },
-             "built for plugin ABI 7.7, expected 0.7"},
+             "built for plugin ABI 7.8, expected 0.8"},
         Lack{"AnOlderMinorVersion", [](auto& t) { --t.minor; },
-             "built for plugin ABI 0.6, expected 0.7"},
+             "built for plugin ABI 0.7, expected 0.8"},
         Lack{"ANewerMinorVersion", [](auto& t) { ++t.minor; },
-             "built for plugin ABI 0.8, expected 0.7"},
+             "built for plugin ABI 0.9, expected 0.8"},
         Lack{"NoName", [](auto& t) { t.name = nullptr; }},
         Lack{"AnEmptyName", [](auto& t) { t.name = ""; }},
         Lack{"APathAsName", [](auto& t) { t.name = "../x"; }},
@@ -452,6 +452,8 @@ TEST_F(PluginDeviceTest, MissingEntriesOfAPluginAreUnimplementedOrNothing) {
               StatusIs(kUnimplemented, "the device plugin whole has no"));
   EXPECT_THAT(device.FillRandom(stream_, {}), StatusIs(kUnimplemented));
   EXPECT_THAT(device.Reduce(stream_, kFloat32, 0, nullptr, {}, 1, 1),
+              StatusIs(kUnimplemented));
+  EXPECT_THAT(device.PoolRows(stream_, {.columns = 1, .bags = 1}),
               StatusIs(kUnimplemented));
   EXPECT_THAT(device.Export(0, nullptr, 1), StatusIs(kUnimplemented));
   EXPECT_THAT(device.Import(0, {}), StatusIs(kUnimplemented));

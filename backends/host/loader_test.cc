@@ -150,16 +150,16 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         BadPlugin{
             1,
-            "libbad_plugin_1.so: built for plugin ABI 1.7, expected "
-            "0.7, that of this program; rebuild the plugin against this Sherd"},
+            "libbad_plugin_1.so: built for plugin ABI 1.8, expected "
+            "0.8, that of this program; rebuild the plugin against this Sherd"},
         BadPlugin{2, "table has 32 bytes"},
-        BadPlugin{3, "reports that it cannot work with plugin ABI 0.7"},
+        BadPlugin{3, "reports that it cannot work with plugin ABI 0.8"},
         BadPlugin{4, "does not export sherd_get_plugin_v0"},
         BadPlugin{5, "lacks its name or a function"},
         BadPlugin{6, "threw an exception across the plugin ABI: no licence"},
         BadPlugin{7, "undefined symbol: sherd_a_function_that_nobody_has"},
-        BadPlugin{8, "built for plugin ABI 0.6, expected 0.7"},
-        BadPlugin{9, "built for plugin ABI 0.8, expected 0.7"}),
+        BadPlugin{8, "built for plugin ABI 0.7, expected 0.8"},
+        BadPlugin{9, "built for plugin ABI 0.9, expected 0.8"}),
     [](const auto& info) { return absl::StrCat(info.param.number); });
 
 TEST_F(LoaderTest, PluginsWithAClashingSymbolEachSeeTheirOwn) {
@@ -219,11 +219,11 @@ INSTANTIATE_TEST_SUITE_P(
         Lack{"AByteShort", [](auto& t) { --t.struct_size; }, kLacks},
         Lack{"AByteTooMany", [](auto& t) { ++t.struct_size; }, kLacks},
         Lack{"AnotherMajorVersion", [](auto& t) { t.major = 7; },
-             "built for plugin ABI 7.7, expected 0.7"},
+             "built for plugin ABI 7.8, expected 0.8"},
         Lack{"AnOlderMinorVersion", [](auto& t) { --t.minor; },
-             "built for plugin ABI 0.6, expected 0.7"},
+             "built for plugin ABI 0.7, expected 0.8"},
         Lack{"ANewerMinorVersion", [](auto& t) { ++t.minor; },
-             "built for plugin ABI 0.8, expected 0.7"},
+             "built for plugin ABI 0.9, expected 0.8"},
         Lack{"NoName", [](auto& t) { t.name = nullptr; }, kLacks},
         Lack{"AnEmptyName", [](auto& t) { t.name = ""; }, kLacks},
         Lack{"APathAsName", [](auto& t) { t.name = "../x"; }, kLacks},

@@ -20,6 +20,12 @@ static_assert(static_cast<int>(DeviceRandom::Distribution::kUniform) ==
               SHERD_UNIFORM);
 static_assert(static_cast<int>(DeviceRandom::Distribution::kNormal) ==
               SHERD_NORMAL);
+static_assert(static_cast<int>(DeviceRowPooling::Mode::kSum) == SHERD_POOL_SUM);
+static_assert(static_cast<int>(DeviceRowPooling::Mode::kMean) ==
+              SHERD_POOL_MEAN);
+static_assert(static_cast<int>(DeviceRowPooling::Mode::kMax) == SHERD_POOL_MAX);
+static_assert(static_cast<int>(DeviceRowPooling::Mode::kNone) ==
+              SHERD_POOL_NONE);
 static_assert(sizeof(DeviceMemoryHandle) == sizeof(sherd_device_handle_v0));
 
 constexpr int kMostDevices = 4096;
@@ -349,6 +355,33 @@ absl::Status PluginDevice::Reduce(const DeviceStream& stream, DType dtype,
                          static_cast<int32_t>(dtype), reduction, out,
                          ins.data(), static_cast<int32_t>(ins.size()), count,
                          divisor, error);
+  });
+}
+
+absl::Status PluginDevice::PoolRows(const DeviceStream& stream,
+                                    const DeviceRowPooling& pooling) {
+  if (table_.pool_rows == nullptr) return Lacks("pooling of rows");
+  if (pooling.bags == 0 || pooling.columns == 0) return absl::OkStatus();
+  SHERD_RETURN_IF_ERROR(CheckIndex(stream.device.index));
+  const sherd_pool_rows_v0 request = {
+      .struct_size = sizeof(request),
+      .mode = static_cast<int32_t>(pooling.mode),
+      .table_dtype = static_cast<int32_t>(pooling.table_dtype),
+      .out_dtype = static_cast<int32_t>(pooling.out_dtype),
+      .out = pooling.out,
+      .out_stride = pooling.out_stride,
+      .table = pooling.table,
+      .row_stride = pooling.row_stride,
+      .row_alignment = pooling.row_alignment,
+      .columns = pooling.columns,
+      .bags = pooling.bags,
+      .ends = pooling.ends,
+      .rows = pooling.rows,
+      .weights = pooling.weights,
+      .divisors = pooling.divisors};
+  return Run([&](sherd_error_v0* error) {
+    return table_.pool_rows(stream.device.index, stream.handle, &request,
+                            error);
   });
 }
 

@@ -70,6 +70,8 @@ class PluginDevice final : public DeviceRuntime {
   absl::Status Reduce(const DeviceStream& stream, DType dtype, int reduction,
                       void* out, absl::Span<const void* const> ins,
                       uint64_t count, int divisor) override;
+  absl::Status PoolRows(const DeviceStream& stream,
+                        const DeviceRowPooling& pooling) override;
 
   absl::StatusOr<DeviceMemoryHandle> Export(int device, const void* data,
                                             size_t bytes) override;

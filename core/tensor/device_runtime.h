@@ -73,6 +73,29 @@ struct DeviceRandom {
   absl::Span<const int64_t> offsets;
 };
 
+// Rows of a table, gathered and pooled: see sherd_pool_rows_v0 of
+// backends/device_abi.h for the meaning and the order of computation.
+struct DeviceRowPooling {
+  enum class Mode { kSum = 0, kMean = 1, kMax = 2, kNone = 3 };
+
+  Mode mode = Mode::kSum;
+  DType table_dtype = DType::kFloat32;
+  DType out_dtype = DType::kFloat32;
+  void* out = nullptr;
+  // Strides in bytes.
+  int64_t out_stride = 0;
+  const void* table = nullptr;
+  int64_t row_stride = 0;
+  uint64_t row_alignment = 1;
+  int64_t columns = 0;
+  int64_t bags = 0;
+  // In memory that the device reaches.
+  const int64_t* ends = nullptr;
+  const int64_t* rows = nullptr;
+  const void* weights = nullptr;
+  const int64_t* divisors = nullptr;
+};
+
 struct DeviceProperties {
   std::string name;
   // The same for one device in every process of a host.
@@ -252,6 +275,9 @@ class DeviceRuntime {
                               int reduction, void* out,
                               absl::Span<const void* const> ins, uint64_t count,
                               int divisor) = 0;
+  //   kInvalidArgument  A combination that sherd_pool_rows_v0 excludes.
+  virtual absl::Status PoolRows(const DeviceStream& stream,
+                                const DeviceRowPooling& pooling) = 0;
 
   // A handle of memory from SharedMemoryOf(device).
   //   kUnimplemented  Other processes cannot reach it.

@@ -332,6 +332,11 @@ absl::Status FakeDevice::Reduce(const DeviceStream&, DType, int, void*,
   return absl::UnimplementedError("the fake device has no reductions");
 }
 
+absl::Status FakeDevice::PoolRows(const DeviceStream&,
+                                  const DeviceRowPooling&) {
+  return absl::UnimplementedError("the fake device pools no rows");
+}
+
 absl::StatusOr<DeviceMemoryHandle> FakeDevice::Export(int, const void* data,
                                                       size_t) {
   absl::MutexLock lock(&mutex_);

@@ -105,12 +105,14 @@ class FakeDevice final : public DeviceRuntime {
                     absl::Span<const DeviceCopy> copies) override;
   absl::Status Fill(const DeviceStream& stream,
                     const DeviceFill& fill) override;
-  // Both kUnimplemented.
+  // These three are kUnimplemented.
   absl::Status FillRandom(const DeviceStream& stream,
                           const DeviceRandom& random) override;
   absl::Status Reduce(const DeviceStream& stream, DType dtype, int reduction,
                       void* out, absl::Span<const void* const> ins,
                       uint64_t count, int divisor) override;
+  absl::Status PoolRows(const DeviceStream& stream,
+                        const DeviceRowPooling& pooling) override;
   // Handles of memory of this process.
   absl::StatusOr<DeviceMemoryHandle> Export(int device, const void* data,
                                             size_t bytes) override;

@@ -1,6 +1,7 @@
 #include "sherd/testing/emulated_gpu/driver/host_kernels.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +13,7 @@
 #include "sherd/backends/cuda/box_math.h"
 #include "sherd/backends/cuda/element_math.h"
 #include "sherd/backends/cuda/kernel_params.h"
+#include "sherd/backends/cuda/pool_math.h"
 
 namespace sherd::internal {
 namespace {
@@ -352,6 +354,113 @@ void VisitReduce(const void* params, uint32_t /*grid*/,
   visit(context, {reduce.out, bytes, /*is_write=*/true});
 }
 
+// Pooled rows.
+
+PoolParams PoolParamsOf(const void* params) {
+  PoolParams pool;
+  std::memcpy(&pool, params, sizeof(pool));
+  return pool;
+}
+
+// The elements [first, last) of an array of a launch, at their positions.
+std::vector<int64_t> ReadArray(uint64_t array, uint64_t first, uint64_t last,
+                               AddressTranslator translate, void* context) {
+  std::vector<int64_t> values(last);
+  if (first == last) return values;
+  const uint64_t from =
+      Translate(translate, context, array + first * sizeof(int64_t));
+  std::memcpy(&values[first], reinterpret_cast<const void*>(from),
+              (last - first) * sizeof(int64_t));
+  return values;
+}
+
+// The rows of a launch, and their addresses: those from first on.
+struct PooledRows {
+  uint64_t first = 0;
+  std::vector<int64_t> ends;
+  std::vector<int64_t> addresses;
+
+  PooledRows(const PoolParams& pool, AddressTranslator translate,
+             void* context) {
+    const uint64_t last_bag = pool.first_bag + pool.num_bags;
+    uint64_t last = last_bag;
+    first = pool.first_bag;
+    if (pool.ends != 0) {
+      ends = ReadArray(pool.ends, first == 0 ? 0 : first - 1, last_bag,
+                       translate, context);
+      first = first == 0 ? 0 : static_cast<uint64_t>(ends[first - 1]);
+      last = static_cast<uint64_t>(ends.back());
+    }
+    addresses = ReadArray(pool.rows, first, last, translate, context);
+    for (uint64_t k = first; k < last; ++k) {
+      addresses[k] = static_cast<int64_t>(
+          pool.table + static_cast<uint64_t>(addresses[k]) *
+                           static_cast<uint64_t>(pool.row_stride));
+    }
+  }
+
+  uint64_t last() const { return addresses.size(); }
+};
+
+template <typename In, typename Out>
+void RunPool(const void* params, uint32_t grid, AddressTranslator translate,
+             void* context) {
+  PoolParams pool = PoolParamsOf(params);
+  PooledRows rows(pool, translate, context);
+  for (uint64_t k = rows.first; k < rows.last(); ++k) {
+    rows.addresses[k] = static_cast<int64_t>(Translate(
+        translate, context, static_cast<uint64_t>(rows.addresses[k])));
+  }
+  // Rows need not be neighbours in this process.
+  pool.table = 0;
+  pool.row_stride = 1;
+  pool.rows = reinterpret_cast<uint64_t>(rows.addresses.data());
+  if (pool.ends != 0) pool.ends = reinterpret_cast<uint64_t>(rows.ends.data());
+  for (uint64_t* address : {&pool.out, &pool.weights, &pool.divisors}) {
+    if (*address != 0) *address = Translate(translate, context, *address);
+  }
+  HostMemory memory;
+  for (uint32_t thread = 0; thread < grid * kThreads; ++thread) {
+    PoolThread<In, Out>(pool, thread, memory);
+  }
+}
+
+template <typename In, typename Out>
+void VisitPool(const void* params, uint32_t /*grid*/,
+               AddressTranslator translate, KernelAccessVisitor visit,
+               void* context) {
+  const PoolParams pool = PoolParamsOf(params);
+  const auto read = [&](uint64_t array, uint64_t first, uint64_t last,
+                        uint64_t bytes) {
+    if (array == 0 || first == last) return;
+    visit(context, {array + first * bytes, (last - first) * bytes,
+                    /*is_write=*/false});
+  };
+  const uint64_t last_bag = pool.first_bag + pool.num_bags;
+  read(pool.ends, pool.first_bag == 0 ? 0 : pool.first_bag - 1, last_bag,
+       sizeof(int64_t));
+  PooledRows rows(pool, translate, context);
+  read(pool.rows, rows.first, rows.last(), sizeof(int64_t));
+  read(pool.weights, rows.first, rows.last(), sizeof(Accumulator<In>));
+  read(pool.divisors, pool.first_bag, last_bag, sizeof(int64_t));
+  const uint64_t columns = uint64_t{pool.units.divisor} *
+                           (pool.is_vector != 0 ? PoolLanes<In, Out>() : 1);
+  // Once for many bags, and in order, so that neighbours join.
+  const auto first =
+      rows.addresses.begin() + static_cast<ptrdiff_t>(rows.first);
+  std::sort(first, rows.addresses.end());
+  rows.addresses.erase(std::unique(first, rows.addresses.end()),
+                       rows.addresses.end());
+  for (uint64_t k = rows.first; k < rows.last(); ++k) {
+    visit(context, {static_cast<uint64_t>(rows.addresses[k]),
+                    columns * sizeof(In), /*is_write=*/false});
+  }
+  for (uint64_t b = pool.first_bag; b < last_bag; ++b) {
+    visit(context, {pool.out + b * static_cast<uint64_t>(pool.out_stride),
+                    columns * sizeof(Out), /*is_write=*/true});
+  }
+}
+
 template <typename Params, bool kIsFill = false>
 constexpr HostKernel CopyKernel(const char* name) {
   return {name, sizeof(Params), &RunCopies<Params, kIsFill>,
@@ -360,6 +469,11 @@ constexpr HostKernel CopyKernel(const char* name) {
 template <typename T>
 constexpr HostKernel ReduceKernel(const char* name) {
   return {name, sizeof(ReduceParams), &RunReduce<T>, &VisitReduce<T>};
+}
+
+template <typename In, typename Out>
+constexpr HostKernel PoolKernel(const char* name) {
+  return {name, sizeof(PoolParams), &RunPool<In, Out>, &VisitPool<In, Out>};
 }
 
 constexpr HostKernel kKernels[] = {
@@ -388,6 +502,14 @@ constexpr HostKernel kKernels[] = {
     ReduceKernel<double>("sherd_reduce_float64"),
     ReduceKernel<ComplexPair<float>>("sherd_reduce_complex64"),
     ReduceKernel<ComplexPair<double>>("sherd_reduce_complex128"),
+    PoolKernel<double, double>("sherd_pool_float64_float64"),
+    PoolKernel<float, float>("sherd_pool_float32_float32"),
+    PoolKernel<Float16, Float16>("sherd_pool_float16_float16"),
+    PoolKernel<BFloat16, BFloat16>("sherd_pool_bfloat16_bfloat16"),
+    PoolKernel<Float16, float>("sherd_pool_float16_float32"),
+    PoolKernel<BFloat16, float>("sherd_pool_bfloat16_float32"),
+    PoolKernel<float, Float16>("sherd_pool_float32_float16"),
+    PoolKernel<float, BFloat16>("sherd_pool_float32_bfloat16"),
 };
 
 }  // namespace

@@ -81,6 +81,7 @@ uint64_t AddressIn(const Bytes& params, uint64_t Params::*member) {
 
 // Whether the launch reads a table in the device's memory.
 bool HasTable(absl::string_view name, const Bytes& params) {
+  if (absl::StartsWith(name, "sherd_pool_")) return true;
   if (absl::StartsWith(name, "sherd_reduce_")) {
     return AddressIn(params, &internal::ReduceParams::inputs_table) != 0;
   }
