@@ -65,8 +65,8 @@ using EmbeddingTable = std::variant<Tensor, ShardedTensor>;
 
 // One table, and what a rank looks up in it.
 struct TableLookUp {
-  // [rows, columns] of float64, float32, float16 or bfloat16, in host memory.
-  // A Tensor is this rank's own.
+  // [rows, columns] of float64, float32, float16 or bfloat16. A Tensor is this
+  // rank's own.
   EmbeddingTable table;
   Bags bags;
   BagOptions options = {};
@@ -84,8 +84,8 @@ struct LookUpStats {
 struct LookUpOptions {
   // Of each of the call's collectives. Unset: the group's.
   std::optional<absl::Duration> timeout = std::nullopt;
-  // Ranks may read each other's shards where the group allows it. The same on
-  // all ranks.
+  // Ranks may read each other's shards where the group allows it, and these are
+  // in host memory. The same on all ranks.
   bool direct = true;
   // Filled in after success, if given.
   LookUpStats* stats = nullptr;
@@ -109,6 +109,15 @@ struct LookUpOptions {
 // any kind, replicas, several shards per rank or none. The renormalization of
 // all tables comes before all reading.
 //
+// Devices. All tables of a call are in host memory, or on one device of each
+// rank (without shards of any on this rank: that of its ids, or else the
+// group's or the current one), where the results are, too. Ids, offsets and
+// weights are in host memory or on that device; from there they are copied
+// first, and the host waits. Ids always travel in host memory. Pooled rows
+// travel on the device if the group's device() is that of the tables on every
+// rank, and otherwise through pinned memory. The path is that of messages, with
+// the same bits as on the host.
+//
 // Values. 16-bit floats are summed as float32 and rounded once. Rows are added
 // in the order of the ids. Two paths, chosen alike by all ranks:
 //   direct    If every rank can map the others' shards (shm, local, one rank):
@@ -123,33 +132,42 @@ struct LookUpOptions {
 //
 // Errors. The same on every rank, with the rank where it is one rank's; tables
 // and outputs are as before.
-//   kInvalidArgument     A table that is not 2-D or not floating-point, ids or
-//                        offsets of other types, "Index out of range in Input"
+//   kInvalidArgument     A table that is not 2-D or not floating-point, tables
+//                        of several devices, ids or offsets of other types or
+//                        on another device, "Index out of range in Input"
 //                        with table, position and id; see the phrases in
 //                        bag_view.cc. Ranks pass other tables or options.
 //   kFailedPrecondition  "All distributed tensors should use the same
 //                        ProcessGroup"; a table was not created, has no data,
-//                        or may not be written to and has max_norm.
-//   kUnimplemented       Tables or ids on a device; weights with another mode
-//                        than kSum.
+//                        or may not be written to and has max_norm; the
+//                        current stream of a device is being captured.
+//   kUnimplemented       max_norm with a table on a device; weights with
+//   another
+//                        mode than kSum.
+//   other                On devices, errors of DeviceRuntime.
 //   kResourceExhausted   There is no memory for a result.
 // After the failure of a rank (kUnavailable, kDeadlineExceeded) the group is
 // poisoned, and outputs are unspecified; so are rows that max_norm scales.
 //
-// Completion. When it returns, no rank reads this one's shards any more.
+// Completion. When it returns, no rank reads this one's shards any more. On a
+// device the results are queued on its current stream, as are the reads.
 //
 // Cost. A group remembers the plans and buffers of its last table sets, up to
 // eight; later calls for the same tables allocate nothing but results. Direct:
 // one small all_gather before and one after. Messages: an all_gather of 8 bytes
 // per rank and rank, and two all_to_all_v for all tables together. max_norm:
-// two all_gathers of ids, an all_reduce and a barrier for each such table.
+// two all_gathers of ids, an all_reduce and a barrier for each such table. On a
+// device: for each rank that asks, table and strip of columns a copy of 8 bytes
+// per id to the device and a launch, and the same for what comes back; without
+// a group that moves its memory, one wait for it.
 absl::StatusOr<std::vector<Tensor>> LookUp(
     absl::Span<const TableLookUp> lookups, const LookUpOptions& options = {});
 
 // As LookUp, into `outputs`, one per table: a defined one is filled, which has
-// the result's size and dtype, is contiguous and shares no memory with the
-// tables and bags; an undefined one is set to a new tensor.
-//   kInvalidArgument  An output is of another size or dtype, or not contiguous.
+// the result's size, dtype and device, is contiguous and shares no memory with
+// the tables and bags; an undefined one is set to a new tensor.
+//   kInvalidArgument  An output is of another size, dtype or device, or not
+//                     contiguous.
 absl::Status LookUpInto(absl::Span<const TableLookUp> lookups,
                         absl::Span<Tensor> outputs,
                         const LookUpOptions& options = {});

@@ -11,23 +11,35 @@
 namespace sherd::internal {
 namespace {
 
-// Sets `held` to the contiguous integers of `tensor`.
-absl::Status Hold(absl::string_view name, const Tensor& tensor, Tensor& held) {
-  if (tensor.dtype() != kInt32 && tensor.dtype() != kInt64) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        name, ": expected int32 or int64, got ", Name(tensor.dtype())));
-  }
+// Sets `held` to the elements of `tensor`, contiguous and in host memory.
+// `device`: that of the table.
+absl::Status Hold(absl::string_view name, const Tensor& tensor,
+                  const Device& device, Tensor& held) {
   if (tensor.device().is_meta()) {
     return absl::FailedPreconditionError(
         absl::StrCat(name, " are on meta and have no data"));
   }
+  if (!tensor.device().is_cpu() && tensor.device() != device) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, " are on ", tensor.device().ToString(),
+        ", expected them in host memory",
+        device.is_cpu() ? "" : absl::StrCat(" or on ", device.ToString()),
+        ", as the table: copy them, see To"));
+  }
   if (!tensor.device().is_cpu()) {
-    return absl::UnimplementedError(
-        absl::StrCat(name, " are on ", tensor.device().ToString(),
-                     ", expected them in host memory: copy them, see To"));
+    SHERD_ASSIGN_OR_RETURN(held, tensor.To(Device()));
+    return absl::OkStatus();
   }
   SHERD_ASSIGN_OR_RETURN(held, tensor.Contiguous());
   return absl::OkStatus();
+}
+
+absl::Status CheckIntegers(absl::string_view name, const Tensor& tensor) {
+  if (tensor.dtype() == kInt32 || tensor.dtype() == kInt64) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      name, ": expected int32 or int64, got ", Name(tensor.dtype())));
 }
 
 // The position of the first id outside [0, rows); -1: none.
@@ -60,7 +72,8 @@ absl::Status BagView::SetOffsets(const Bags& bags, const BagOptions& options) {
         absl::StrCat("offsets: Input dimension needs to be exactly 1 dim, got ",
                      bags.offsets.dim()));
   }
-  SHERD_RETURN_IF_ERROR(Hold("offsets", bags.offsets, offset_tensor_));
+  SHERD_RETURN_IF_ERROR(CheckIntegers("offsets", bags.offsets));
+  SHERD_RETURN_IF_ERROR(Hold("offsets", bags.offsets, device_, offset_tensor_));
   offsets_ = IndexList(offset_tensor_);
   const int64_t n = offsets_.size();
   for (int64_t b = 0; b < n; ++b) {
@@ -105,7 +118,8 @@ absl::Status BagView::SetIds(int64_t rows, const Bags& bags,
                      "have ",
                      dim, " dims"));
   }
-  SHERD_RETURN_IF_ERROR(Hold("ids", bags.ids, id_tensor_));
+  SHERD_RETURN_IF_ERROR(CheckIntegers("ids", bags.ids));
+  SHERD_RETURN_IF_ERROR(Hold("ids", bags.ids, device_, id_tensor_));
   ids_ = IndexList(id_tensor_);
   const bool has_offsets = bags.offsets.defined();
   if (has_offsets && (!pooled_ || dim != 1)) {
@@ -156,18 +170,13 @@ absl::Status BagView::SetWeights(DType dtype, const Bags& bags,
         absl::StrCat("per_sample_weights: expected the table's dtype ",
                      Name(dtype), ", got ", Name(weights.dtype())));
   }
-  if (!weights.device().is_cpu()) {
-    return absl::UnimplementedError(
-        absl::StrCat("per_sample_weights are on ", weights.device().ToString(),
-                     ", expected them in host memory"));
-  }
-  SHERD_ASSIGN_OR_RETURN(weights_, weights.Contiguous());
-  return absl::OkStatus();
+  return Hold("per_sample_weights", weights, device_, weights_);
 }
 
 absl::Status BagView::Set(DType dtype, int64_t rows, const Bags& bags,
-                          const BagOptions& options) {
+                          const BagOptions& options, const Device& device) {
   Clear();
+  device_ = device;
   if (options.mode < BagMode::kSum || options.mode > BagMode::kNone) {
     return absl::InvalidArgumentError(
         absl::StrCat("mode '", static_cast<int32_t>(options.mode),

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "sherd/core/nn/lookup.h"
+#include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/tensor.h"
@@ -45,10 +46,11 @@ class IndexList {
 // memory.
 class BagView {
  public:
-  // `table`: dtype and size, whose dimensions have been checked. Errors: those
-  // of LookUp, without the table's number.
+  // `table`: dtype and size, whose dimensions have been checked. What lies on
+  // `device`, that of the table, is copied to host memory. Errors: those of
+  // LookUp, without the table's number.
   absl::Status Set(DType dtype, int64_t rows, const Bags& bags,
-                   const BagOptions& options);
+                   const BagOptions& options, const Device& device = {});
   // Lets go of the memory.
   void Clear() {
     const BagView none;
@@ -78,6 +80,7 @@ class BagView {
   absl::Status SetWeights(DType dtype, const Bags& bags,
                           const BagOptions& options);
 
+  Device device_;
   Tensor id_tensor_;
   Tensor offset_tensor_;
   Tensor weights_;

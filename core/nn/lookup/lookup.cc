@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <memory>
 #include <utility>
 #include <variant>
@@ -15,10 +14,12 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/collective/agreement.h"
 #include "sherd/core/comm/collective/operation_label.h"
+#include "sherd/core/nn/lookup/lookup_place.h"
 #include "sherd/core/nn/lookup/lookup_plan.h"
 #include "sherd/core/nn/lookup/max_norm.h"
 #include "sherd/core/sharding/sharded_op_registry.h"
 #include "sherd/core/sharding/tensor/sharded_tensor_access.h"
+#include "sherd/core/tensor/device.h"
 
 namespace sherd {
 namespace {
@@ -74,18 +75,20 @@ absl::Status CheckWritable(const EmbeddingTable& table) {
 
 // Sets `result` to `output`, or to a new tensor.
 absl::Status SetOutput(const Tensor& output, const Dims& size, DType dtype,
-                       Tensor& result) {
+                       const Device& device, Tensor& result) {
   if (!output.defined()) {
-    SHERD_ASSIGN_OR_RETURN(result, Tensor::Empty(size, {.dtype = dtype}));
+    SHERD_ASSIGN_OR_RETURN(
+        result, Tensor::Empty(size, {.dtype = dtype, .device = device}));
     return absl::OkStatus();
   }
   if (output.dtype() != dtype || output.sizes() != absl::MakeSpan(size) ||
-      !output.is_contiguous() || !output.device().is_cpu() ||
+      !output.is_contiguous() || !SameDevice(output.device(), device) ||
       (output.numel() > 0 && !output.writable())) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the output needs to be a contiguous, writable Tensor of ", Name(dtype),
-        " and size ", FormatDims(size), " in host memory, got ",
-        Name(output.dtype()), " and size ", FormatDims(output.sizes())));
+        " and size ", FormatDims(size), " on ", device.ToString(), ", got ",
+        Name(output.dtype()), " and size ", FormatDims(output.sizes()), " on ",
+        output.device().ToString()));
   }
   result = output;
   return absl::OkStatus();
@@ -119,7 +122,7 @@ class LookUpCall {
   absl::Status Read();
   absl::Status ReadDirectly();
   absl::Status ReadByMessages();
-  void Pool(PlannedTable& table);
+  absl::Status Pool(PlannedTable& table);
   absl::Status Pass(FaultPoint point) const;
   uint64_t FingerprintOfCall() const;
   std::string Describe() const;
@@ -127,8 +130,11 @@ class LookUpCall {
   void KeepShards() const;
 
   bool alone() const { return group_ == nullptr || group_->size() == 1; }
+  bool on_host() const { return place_.device.is_cpu(); }
   // All ranks answer alike.
-  bool may_be_direct() const { return options_.direct && group_->one_host(); }
+  bool may_be_direct() const {
+    return options_.direct && group_->one_host() && on_host();
+  }
   CollectiveOptions collective() const {
     CollectiveOptions result;
     result.timeout = options_.timeout;
@@ -141,6 +147,7 @@ class LookUpCall {
   const LookUpOptions& options_;
   const GroupPtr& group_;
   LookUpPlan& plan_;
+  internal::LookUpPlace place_;
   bool planned_ = false;
   bool direct_ = true;
   bool collected_ = false;
@@ -152,24 +159,32 @@ absl::Status LookUpCall::Prepare() {
   for (size_t t = 0; t < lookups_.size(); ++t) {
     SHERD_RETURN_IF_ERROR(OfTable(t, CheckGroup(lookups_[t], group_)));
   }
-  SHERD_RETURN_IF_ERROR(plan_.Set(lookups_));
+  SHERD_RETURN_IF_ERROR(plan_.Set(lookups_, /*on_devices=*/true));
   planned_ = true;
+  SHERD_ASSIGN_OR_RETURN(
+      place_.device,
+      internal::DeviceOfTables(plan_.tables(), lookups_, group_.get()));
   for (size_t t = 0; t < lookups_.size(); ++t) {
     const TableLookUp& lookup = lookups_[t];
     PlannedTable& table = plan_.tables()[t];
     table.options = lookup.options;
-    SHERD_RETURN_IF_ERROR(OfTable(
-        t,
-        table.bags.Set(table.dtype, table.rows, lookup.bags, lookup.options)));
-    if (lookup.options.max_norm) {
-      SHERD_RETURN_IF_ERROR(OfTable(t, CheckWritable(lookup.table)));
+    SHERD_RETURN_IF_ERROR(
+        OfTable(t, table.bags.Set(table.dtype, table.rows, lookup.bags,
+                                  lookup.options, place_.device)));
+    if (!lookup.options.max_norm) continue;
+    if (!on_host()) {
+      return OfTable(t,
+                     absl::UnimplementedError(absl::StrCat(
+                         "max_norm: the table is on ", place_.device.ToString(),
+                         ", expected it in host memory")));
     }
+    SHERD_RETURN_IF_ERROR(OfTable(t, CheckWritable(lookup.table)));
   }
   for (size_t t = 0; t < lookups_.size(); ++t) {
     PlannedTable& table = plan_.tables()[t];
     SHERD_RETURN_IF_ERROR(
         OfTable(t, SetOutput(outputs_[t], table.bags.ResultSize(table.columns),
-                             table.dtype, table.output)));
+                             table.dtype, place_.device, table.output)));
   }
   return absl::OkStatus();
 }
@@ -254,10 +269,20 @@ absl::Status LookUpCall::AgreeOnPath(const absl::Status& local) {
   const bool known = plan_.exchange() != 0;
   direct_ = alone() || (may_be_direct() && (!known || plan_.direct()));
   if (local.ok() && !direct_) CollectMessages();
-  SHERD_RETURN_IF_ERROR(Vote(local, plan_.exchange()));
-  if (alone() || !may_be_direct()) return absl::OkStatus();
+  // Devices have no addresses to exchange, but may differ from the group's.
+  SHERD_RETURN_IF_ERROR(Vote(local, on_host() ? plan_.exchange()
+                                              : uint64_t{internal::GroupMoves(
+                                                    *group_, place_.device)}));
+  if (alone()) return absl::OkStatus();
   absl::Span<const uint64_t> notes = plan_.notes();
   const size_t length = static_cast<size_t>(group_->size()) + 2;
+  if (!on_host()) {
+    place_.moved_by_group = true;
+    for (size_t at = 0; at < notes.size(); at += length) {
+      place_.moved_by_group &= notes[at] == 1;
+    }
+  }
+  if (!may_be_direct()) return absl::OkStatus();
   bool same = notes[0] != 0;
   uint64_t next = 0;
   for (size_t at = 0; at < notes.size(); at += length) {
@@ -294,16 +319,13 @@ absl::Status LookUpCall::Renormalize() {
   return absl::OkStatus();
 }
 
-void LookUpCall::Pool(PlannedTable& table) {
+absl::Status LookUpCall::Pool(PlannedTable& table) {
   const internal::BagView& bags = table.bags;
   Tensor& output = table.output;
-  if (output.numel() == 0) return;
-  if (table.strips.empty()) {
-    // No rows, and so no ids.
-    std::memset(output.data(), 0, static_cast<size_t>(output.nbytes()));
-    return;
-  }
-  plan_.pool().Run(
+  if (output.numel() == 0) return absl::OkStatus();
+  // No rows, and so no ids.
+  if (table.strips.empty()) return output.Fill(0);
+  return plan_.pool().Run(
       {.ids = bags.ids(),
        .bags = bags.bags(),
        .padding = bags.padding(),
@@ -315,6 +337,7 @@ void LookUpCall::Pool(PlannedTable& table) {
       {.mode = table.options.mode,
        .table = table.dtype,
        .dtype = table.dtype,
+       .device = place_.device,
        .data = static_cast<std::byte*>(output.data()),
        .stride = table.columns * static_cast<int64_t>(output.element_size())});
 }
@@ -323,7 +346,7 @@ absl::Status LookUpCall::ReadDirectly() {
   stats_.direct = true;
   absl::Status status = Pass(FaultPoint::kBeforeShardCopy);
   for (PlannedTable& table : plan_.tables()) {
-    if (status.ok()) Pool(table);
+    if (status.ok()) status = Pool(table);
   }
   if (status.ok()) status = Pass(FaultPoint::kAfterShardCopy);
   if (alone()) return status;
@@ -340,9 +363,10 @@ absl::Status LookUpCall::ReadByMessages() {
   }
   SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kBeforeShardCopy));
   for (PlannedTable& table : plan_.tables()) {
-    if (!table.shared || table.strips.empty()) Pool(table);
+    if (table.shared && !table.strips.empty()) continue;
+    SHERD_RETURN_IF_ERROR(Pool(table));
   }
-  SHERD_RETURN_IF_ERROR(plan_.messages().Run(*group_, collective(),
+  SHERD_RETURN_IF_ERROR(plan_.messages().Run(*group_, collective(), place_,
                                              absl::MakeSpan(plan_.tables()),
                                              received, plan_.pool(), stats_));
   return Pass(FaultPoint::kAfterShardCopy);
@@ -378,7 +402,10 @@ absl::Status LookUpCall::Run() {
   } else {
     status = AgreeOnPath(status);
   }
-  if (status.ok()) status = Read();
+  if (status.ok()) {
+    status = Read();
+    internal::MarkUsed(place_.device, lookups_, plan_.tables());
+  }
   if (!status.ok()) {
     KeepShards();
     return status;

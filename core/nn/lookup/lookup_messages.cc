@@ -4,10 +4,15 @@
 #include <cstring>
 #include <limits>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/deadline.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/nn/lookup/pool_kernels.h"
+#include "sherd/core/nn/lookup/pool_on_device.h"
+#include "sherd/core/tensor/device_runtime.h"
+#include "sherd/core/tensor/device_stream.h"
 
 namespace sherd::internal {
 namespace {
@@ -38,12 +43,54 @@ absl::Status Malformed(int rank) {
                   rank);
 }
 
+// Waits until the replies that the host is about to send have been made.
+absl::Status AwaitReplies(const ProcessGroup& group,
+                          const CollectiveOptions& options,
+                          const LookUpPlace& place) {
+  if (place.device.is_cpu() || place.moved_by_group) return absl::OkStatus();
+  SHERD_ASSIGN_OR_RETURN(DeviceRuntime* const runtime,
+                         DeviceRuntime::For(place.device.type));
+  return runtime->Synchronize(
+      CurrentStream(place.device),
+      Deadline::After(options.timeout.value_or(group.timeout())));
+}
+
 }  // namespace
 
 std::byte* LookUpMessages::Buffer::Resize(size_t bytes) {
   if (data.size() < bytes) data.resize(bytes);
   size = bytes;
   return data.data();
+}
+
+absl::Status LookUpMessages::ResizeReply(Buffer& buffer, size_t bytes,
+                                         const LookUpPlace& place,
+                                         bool travels) {
+  if (place.device.is_cpu()) {
+    buffer.Resize(bytes);
+    return absl::OkStatus();
+  }
+  SHERD_ASSIGN_OR_RETURN(DeviceRuntime* const runtime,
+                         DeviceRuntime::For(place.device.type));
+  Allocator* memory = runtime->PinnedMemory();
+  if (place.moved_by_group || !travels) {
+    SHERD_ASSIGN_OR_RETURN(memory, runtime->MemoryOf(place.device.index));
+  }
+  SHERD_ASSIGN_OR_RETURN(buffer.storage, Storage::Allocate(bytes, *memory));
+  buffer.size = bytes;
+  return absl::OkStatus();
+}
+
+void LookUpMessages::ReleaseReplies(const Device& device) {
+  if (device.is_cpu()) return;
+  for (auto* buffers : {&replies_out_, &replies_in_}) {
+    for (Buffer& buffer : *buffers) {
+      if (buffer.storage != nullptr) {
+        buffer.storage->UsedOn(CurrentStream(device));
+      }
+      buffer.storage = nullptr;
+    }
+  }
 }
 
 void LookUpMessages::PlanTable(const PlannedTable& table, int index, int rank) {
@@ -214,8 +261,9 @@ absl::Status LookUpMessages::Decode(absl::Span<const PlannedTable> tables,
 }
 
 absl::Status LookUpMessages::Serve(absl::Span<const PlannedTable> tables,
-                                   int reader, RowPool& pool) {
-  std::byte* to = replies_out_[static_cast<size_t>(reader)].data.data();
+                                   int reader, const Device& device,
+                                   RowPool& pool) {
+  std::byte* to = replies_out_[static_cast<size_t>(reader)].begin();
   for (const Service& service : services_[static_cast<size_t>(reader)]) {
     const RequestView& request = service.request;
     if (request.bags == 0) continue;
@@ -228,7 +276,7 @@ absl::Status LookUpMessages::Serve(absl::Span<const PlannedTable> tables,
     const DType dtype = ReplyDType(table, service.complete);
     const int64_t row_bytes =
         service.width * static_cast<int64_t>(SizeOf(dtype));
-    pool.Run(
+    SHERD_RETURN_IF_ERROR(pool.Run(
         {.ids = request.ids,
          .bags = static_cast<int64_t>(request.bags),
          .begin = [&](int64_t b) { return bounds_[static_cast<size_t>(b)]; },
@@ -245,15 +293,16 @@ absl::Status LookUpMessages::Serve(absl::Span<const PlannedTable> tables,
          .divide = service.complete,
          .table = table.dtype,
          .dtype = dtype,
+         .device = device,
          .data = to,
-         .stride = row_bytes});
+         .stride = row_bytes}));
     to += PaddedPart(request.bags * static_cast<size_t>(row_bytes));
   }
   return absl::OkStatus();
 }
 
-void LookUpMessages::ExpectReplies(absl::Span<const PlannedTable> tables,
-                                   int rank) {
+absl::Status LookUpMessages::ExpectReplies(
+    absl::Span<const PlannedTable> tables, int rank, const LookUpPlace& place) {
   for (Buffer& buffer : replies_in_) buffer.size = 0;
   for (Request& request : requests_) {
     const PlannedTable& table = tables[static_cast<size_t>(request.table)];
@@ -268,16 +317,19 @@ void LookUpMessages::ExpectReplies(absl::Span<const PlannedTable> tables,
   next_.assign(replies_in_.size(), 0);
   for (size_t r = 0; r < replies_in_.size(); ++r) {
     // What a rank sends to itself stays where it is.
-    if (static_cast<int>(r) != rank) replies_in_[r].Resize(replies_in_[r].size);
+    if (static_cast<int>(r) == rank) continue;
+    SHERD_RETURN_IF_ERROR(ResizeReply(replies_in_[r], replies_in_[r].size,
+                                      place, /*travels=*/true));
   }
   for (Request& request : requests_) {
     const auto owner = static_cast<size_t>(request.owner);
     Buffer& buffer =
         request.owner == rank ? replies_out_[owner] : replies_in_[owner];
-    request.reply = buffer.data.data() + next_[owner];
+    request.reply = buffer.begin() + next_[owner];
     next_[owner] += PaddedPart(request.bags.size() *
                                static_cast<size_t>(request.row_bytes));
   }
+  return absl::OkStatus();
 }
 
 absl::Status LookUpMessages::Exchange(ProcessGroup& group,
@@ -293,7 +345,9 @@ absl::Status LookUpMessages::Exchange(ProcessGroup& group,
   return group.AllToAllV(sends_, recvs_, options);
 }
 
-void LookUpMessages::Combine(PlannedTable& table, const TableState& state) {
+absl::Status LookUpMessages::Combine(PlannedTable& table,
+                                     const TableState& state,
+                                     const Device& device) {
   const auto element = static_cast<int64_t>(SizeOf(table.dtype));
   auto* const out = static_cast<std::byte*>(table.output.data());
   const DType dtype = ReplyDType(table, state.complete);
@@ -319,28 +373,27 @@ void LookUpMessages::Combine(PlannedTable& table, const TableState& state) {
                  rows_.empty() ? nullptr : rows_.back());
     const ColumnStrip& strip = table.strips[s];
     std::byte* const to = out + strip.column * element;
-    if (table.options.mode == BagMode::kNone) {
-      CopyRows(to, table.columns * element, rows_.data(), table.bags.bags(),
-               static_cast<size_t>(strip.width * element));
-      continue;
-    }
     const bool divide = table.options.mode == BagMode::kMean && !state.complete;
-    PoolRows(dtype, table.dtype, table.options.mode == BagMode::kMax,
-             {.out = to,
-              .out_stride = table.columns * element,
-              .width = strip.width,
-              .bags = table.bags.bags(),
-              .ends = ends_.data(),
-              .rows = rows_.data(),
-              .divisors = divide ? state.counts.data() : nullptr});
+    SHERD_RETURN_IF_ERROR(
+        PoolOn(device, dtype, table.dtype, table.options.mode,
+               {.out = to,
+                .out_stride = table.columns * element,
+                .width = strip.width,
+                .bags = table.bags.bags(),
+                .ends = ends_.data(),
+                .rows = rows_.data(),
+                .divisors = divide ? state.counts.data() : nullptr}));
   }
+  return absl::OkStatus();
 }
 
 absl::Status LookUpMessages::Run(ProcessGroup& group,
                                  const CollectiveOptions& options,
+                                 const LookUpPlace& place,
                                  absl::Span<PlannedTable> tables,
                                  absl::Span<const uint64_t> received,
                                  RowPool& pool, LookUpStats& stats) {
+  const absl::Cleanup release = [&] { ReleaseReplies(place.device); };
   const int rank = group.rank();
   for (size_t r = 0; r < received.size(); ++r) {
     if (static_cast<int>(r) == rank) continue;
@@ -355,20 +408,24 @@ absl::Status LookUpMessages::Run(ProcessGroup& group,
     size_t bytes = 0;
     absl::Status status = Decode(tables, reader, bytes);
     if (status.ok()) {
-      replies_out_[r].Resize(bytes);
-      status = Serve(tables, reader, pool);
+      status = ResizeReply(replies_out_[r], bytes, place, reader != rank);
     }
+    if (status.ok()) status = Serve(tables, reader, place.device, pool);
     if (reader == rank) std::swap(requests_in_[r], requests_out_[r]);
     SHERD_RETURN_IF_ERROR(status);
   }
-  ExpectReplies(tables, rank);
+  SHERD_RETURN_IF_ERROR(AwaitReplies(group, options, place));
+  SHERD_RETURN_IF_ERROR(ExpectReplies(tables, rank, place));
   for (size_t r = 0; r < replies_in_.size(); ++r) {
     if (static_cast<int>(r) == rank) continue;
     stats.row_bytes_received += static_cast<int64_t>(replies_in_[r].size);
   }
-  SHERD_RETURN_IF_ERROR(Exchange(group, options, replies_out_, replies_in_));
+  CollectiveOptions placed = options;
+  if (place.moved_by_group) placed.device = place.device;
+  SHERD_RETURN_IF_ERROR(Exchange(group, placed, replies_out_, replies_in_));
   for (size_t t = 0; t < tables.size(); ++t) {
-    if (tables[t].shared) Combine(tables[t], tables_[t]);
+    if (!tables[t].shared) continue;
+    SHERD_RETURN_IF_ERROR(Combine(tables[t], tables_[t], place.device));
   }
   return absl::OkStatus();
 }

@@ -3,16 +3,20 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/nn/lookup.h"
+#include "sherd/core/nn/lookup/lookup_place.h"
 #include "sherd/core/nn/lookup/planned_table.h"
 #include "sherd/core/nn/lookup/request_message.h"
 #include "sherd/core/nn/lookup/row_pool.h"
 #include "sherd/core/nn/lookup/table_layout.h"
+#include "sherd/core/tensor/device.h"
+#include "sherd/core/tensor/storage.h"
 
 namespace sherd::internal {
 
@@ -43,10 +47,15 @@ class LookUpMessages {
   // Looks up what was collected, into the outputs of the tables. `received`:
   // entry r is the length of rank r's request to this one. Collective.
   //
-  // Errors. Those of AllToAllV, and kInternal for a malformed request. The
-  // other ranks depend on this one: abort the group after an error.
+  // Devices. Requests travel in host memory. The rest is queued on the current
+  // stream of place.device; the host waits for it before it sends replies
+  // itself.
+  //
+  // Errors. Those of AllToAllV and DeviceRuntime, and kInternal for a malformed
+  // request. The other ranks depend on this one: abort the group after an
+  // error.
   absl::Status Run(ProcessGroup& group, const CollectiveOptions& options,
-                   absl::Span<PlannedTable> tables,
+                   const LookUpPlace& place, absl::Span<PlannedTable> tables,
                    absl::Span<const uint64_t> received, RowPool& pool,
                    LookUpStats& stats);
 
@@ -90,13 +99,20 @@ class LookUpMessages {
     std::vector<int64_t> counts;
     std::vector<std::byte> weights;
   };
-  // Grows, so that a later message of the length allocates nothing.
+  // Grows, so that a later message of the length allocates nothing. With
+  // devices replies have memory of their own in each call, since queued work
+  // uses it longer than the call.
   struct Buffer {
     std::vector<std::byte> data;
+    std::shared_ptr<Storage> storage;
     size_t size = 0;
 
     std::byte* Resize(size_t bytes);
-    MutableBytes bytes() { return MutableBytes(data.data(), size); }
+    std::byte* begin() {
+      return storage == nullptr ? data.data()
+                                : static_cast<std::byte*>(storage->data());
+    }
+    MutableBytes bytes() { return MutableBytes(begin(), size); }
   };
 
   void PlanTable(const PlannedTable& table, int index, int rank);
@@ -108,10 +124,17 @@ class LookUpMessages {
   // of the reply.
   absl::Status Decode(absl::Span<const PlannedTable> tables, int reader,
                       size_t& reply_bytes);
+  // Makes room for a reply, which leaves this rank if it `travels`.
+  static absl::Status ResizeReply(Buffer& buffer, size_t bytes,
+                                  const LookUpPlace& place, bool travels);
   absl::Status Serve(absl::Span<const PlannedTable> tables, int reader,
-                     RowPool& pool);
-  void ExpectReplies(absl::Span<const PlannedTable> tables, int rank);
-  void Combine(PlannedTable& table, const TableState& state);
+                     const Device& device, RowPool& pool);
+  absl::Status ExpectReplies(absl::Span<const PlannedTable> tables, int rank,
+                             const LookUpPlace& place);
+  absl::Status Combine(PlannedTable& table, const TableState& state,
+                       const Device& device);
+  // Gives back the memory of replies on devices.
+  void ReleaseReplies(const Device& device);
   absl::Status Exchange(ProcessGroup& group, const CollectiveOptions& options,
                         std::vector<Buffer>& out, std::vector<Buffer>& in);
 

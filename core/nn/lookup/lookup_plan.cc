@@ -27,7 +27,8 @@ bool LookUpPlan::IsFor(absl::Span<const TableLookUp> lookups) const {
                     });
 }
 
-absl::Status LookUpPlan::Set(absl::Span<const TableLookUp> lookups) {
+absl::Status LookUpPlan::Set(absl::Span<const TableLookUp> lookups,
+                             bool on_devices) {
   const int rank = group_ == nullptr ? 0 : group_->rank();
   const bool is_new = tables_.empty();
   tables_.resize(lookups.size());
@@ -40,6 +41,12 @@ absl::Status LookUpPlan::Set(absl::Span<const TableLookUp> lookups) {
       return absl::Status(status.code(),
                           absl::StrCat("table ", t, ": ", status.message()));
     }
+  }
+  for (size_t t = 0; t < tables_.size() && !on_devices; ++t) {
+    if (tables_[t].device.is_cpu()) continue;
+    return absl::UnimplementedError(
+        absl::StrCat("table ", t, " is on ", tables_[t].device.ToString(),
+                     ", expected it in host memory"));
   }
   return absl::OkStatus();
 }

@@ -29,7 +29,10 @@ class LookUpPlan {
   explicit LookUpPlan(ProcessGroup* group) : group_(group) {}
 
   bool IsFor(absl::Span<const TableLookUp> lookups) const;
-  absl::Status Set(absl::Span<const TableLookUp> lookups);
+  //   kUnimplemented  A table is on a device, unless they may be `on_devices`.
+  //   others          Those of LookUp for tables.
+  absl::Status Set(absl::Span<const TableLookUp> lookups,
+                   bool on_devices = false);
 
   std::vector<PlannedTable>& tables() { return tables_; }
   RowPool& pool() { return pool_; }

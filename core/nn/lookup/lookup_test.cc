@@ -36,6 +36,7 @@ namespace {
 
 using ::sherd::testing::CaseCount;
 using ::sherd::testing::CheckRandomLookUp;
+using ::sherd::testing::CheckReferenceLookUps;
 using ::sherd::testing::IsOk;
 using ::sherd::testing::IsOkAndHolds;
 using ::sherd::testing::ModelLookUp;
@@ -46,8 +47,6 @@ using ::sherd::testing::ShardsOf;
 using ::sherd::testing::StatusIs;
 using ::sherd::testing::TensorBitwiseEq;
 using ::testing::ElementsAre;
-
-constexpr double kNoNorm = 0;
 
 TEST(LookUpTest, RandomTablesAndBagsEqualTheModel) {
   const uint64_t seed = RandomSeed();
@@ -67,106 +66,10 @@ TEST(LookUpTest, RandomTablesAndBagsEqualTheModel) {
   }
 }
 
-// A case of PyTorch's test_embedding.py or test_embedding_bag.py.
-struct ReferenceCase {
-  std::vector<int64_t> input;
-  int64_t rows;
-  int64_t columns;
-  BagMode mode = BagMode::kNone;
-  // 0: no offsets.
-  int64_t offsets = 0;
-  double max_norm = kNoNorm;
-  double norm_type = 2;
-  std::optional<int64_t> padding = std::nullopt;
-  bool last = false;
-};
-
 constexpr BagMode kSum = BagMode::kSum;
 constexpr BagMode kMean = BagMode::kMean;
 constexpr BagMode kMax = BagMode::kMax;
 constexpr BagMode kNone = BagMode::kNone;
-
-std::vector<ReferenceCase> ReferenceCases() {
-  return {
-      // By columns.
-      {{5, 4}, 17, 12},
-      {{6, 7, 6}, 21, 11},
-      {{8, 6, 5, 4}, 23, 13},
-      {{8, 6, 5, 4, 7}, 23, 16},
-      {{4}, 15, 14},
-      {{34}, 15, 14, kNone, 0, kNoNorm, 2, 10},
-      {{8, 6, 5, 4}, 23, 13, kNone, 0, kNoNorm, 2, 12},
-      {{4, 5, 6}, 23, 13, kNone, 0, 2.5},
-      {{12, 7, 16}, 23, 13, kNone, 0, 2.5},
-      {{8, 16, 20}, 12, 12, kNone, 0, 1.25, 1},
-      {{30}, 15, 14, kNone, 0, 2},
-      // By rows.
-      {{5, 12}, 16, 22},
-      {{5, 4}, 32, 12},
-      {{6, 7, 6}, 64, 11},
-      {{5, 12}, 16, 22, kNone, 0, 2.5},
-      {{6, 7, 6}, 64, 11, kNone, 0, kNoNorm, 2, 30},
-      {{6, 5, 3}, 26, 11, kNone, 0, 2},
-      {{8, 6, 5, 4}, 19, 11},
-      {{4}, 21, 11},
-      {{8, 6, 5, 4}, 21, 11, kNone, 0, kNoNorm, 2, 10},
-      {{6, 5, 8}, 28, 5, kNone, 0, 2},
-      {{4}, 14, 11, kNone, 0, 2.5},
-      // Bags.
-      {{5, 5}, 17, 14, kSum},
-      {{5, 4}, 17, 12, kMean},
-      {{6, 7}, 21, 11, kMax},
-      {{5, 5}, 17, 14, kSum, 0, 2.5},
-      {{5, 4}, 17, 12, kMean, 0, 2, 1},
-      {{6, 7}, 21, 11, kMax, 0, 1.5, 1},
-      {{5, 5}, 17, 14, kSum, 0, kNoNorm, 2, 6},
-      {{8, 6}, 24, 13, kSum},
-      {{4, 3}, 16, 14, kMax},
-      {{8}, 23, 13, kSum, 3},
-      {{5}, 17, 12, kMean, 2},
-      {{12}, 16, 12, kMax, 4},
-      {{8}, 23, 13, kSum, 3, kNoNorm, 2, std::nullopt, true},
-      {{12}, 16, 12, kMax, 4, kNoNorm, 2, std::nullopt, true},
-      {{12}, 17, 12, kSum, 3, 1.25},
-      {{5}, 17, 12, kMean, 2, 1.25},
-      {{5}, 17, 12, kMax, 2, 1.15},
-      {{4, 3}, 16, 14, kSum, 0, kNoNorm, 2, 12},
-      {{4, 3}, 16, 14, kMean, 0, kNoNorm, 2, 12},
-      {{4, 3}, 16, 14, kMax, 0, kNoNorm, 2, 12},
-      {{12}, 17, 12, kSum, 3, 1.25, 2, 10},
-      {{5}, 17, 12, kMean, 2, 1.25, 2, 10},
-      {{5}, 17, 12, kMax, 2, 1.15, 2, 10},
-  };
-}
-
-// Other ids on every rank.
-Bags BagsOf(const ReferenceCase& c, int rank) {
-  std::mt19937_64 random(static_cast<uint64_t>(rank));
-  Bags bags;
-  bags.ids = Tensor::Empty(c.input, {.dtype = kInt64}).value();
-  for (int64_t i = 0; i < bags.ids.numel(); ++i) {
-    bags.ids.mutable_data_as<int64_t>()[i] =
-        static_cast<int64_t>(random() % static_cast<uint64_t>(c.rows));
-  }
-  if (c.mode == kSum) {
-    bags.per_sample_weights = Tensor::Empty(c.input).value();
-    for (int64_t i = 0; i < bags.ids.numel(); ++i) {
-      bags.per_sample_weights.mutable_data_as<float>()[i] =
-          static_cast<float>(random() % 1000) / 1000;
-    }
-  }
-  if (c.offsets == 0) return bags;
-  std::vector<int64_t> offsets = {0};
-  while (static_cast<int64_t>(offsets.size()) < c.offsets) {
-    offsets.push_back(
-        static_cast<int64_t>(random() % static_cast<uint64_t>(c.input[0])));
-  }
-  std::sort(offsets.begin(), offsets.end());
-  if (c.last) offsets.back() = c.input[0];
-  bags.offsets =
-      Tensor::FromSpan(absl::MakeConstSpan(offsets), {c.offsets}).value();
-  return bags;
-}
 
 Tensor Weights(int64_t rows, int64_t columns, DType dtype = kFloat32) {
   std::mt19937_64 random(5);
@@ -178,51 +81,9 @@ Tensor Weights(int64_t rows, int64_t columns, DType dtype = kFloat32) {
   return tensor.To(dtype).value();
 }
 
-void CheckReferenceCase(const ReferenceCase& c, const ShardingSpecPtr& spec,
-                        int rank, bool direct) {
-  BagOptions options = {.mode = c.mode,
-                        .padding_idx = c.padding,
-                        .include_last_offset = c.last,
-                        .norm_type = c.norm_type};
-  if (c.max_norm != kNoNorm) options.max_norm = c.max_norm;
-  Tensor whole = Weights(c.rows, c.columns);
-  const ShardedTensor table = ShardsOf(whole, spec);
-  std::vector<Bags> bags;
-  for (int r = 0; r < 4; ++r) bags.push_back(BagsOf(c, r));
-  const auto own = static_cast<size_t>(rank);
-  const auto y = LookUp({{table, bags[own], options}}, {.direct = direct});
-  ASSERT_THAT(y, IsOk());
-  ModelRenormalize(whole, bags, options);
-  const Tensor expected = ModelLookUp(whole, bags[own], options);
-  for (const Shard& shard : table.local_shards()) {
-    EXPECT_TRUE(shard.tensor.AllClose(
-        whole.Narrow(shard.metadata.offsets, shard.metadata.sizes).value(),
-        1e-6, 0));
-  }
-  if (direct) {
-    EXPECT_THAT((*y)[0], TensorBitwiseEq(expected));
-  } else {
-    EXPECT_TRUE((*y)[0].AllClose(expected, 1e-5, 1e-6));
-  }
-}
-
 TEST(LookUpTest, EveryCaseOfTheReferenceInThreeOrdersOfRanks) {
-  RunLocalRanks(4, [&](ProcessGroup& group) {
-    for (const std::vector<int>& order :
-         {std::vector<int>{0, 1, 2, 3}, {2, 3, 0, 1}, {3, 0, 1, 2}}) {
-      std::vector<Placement> placements;
-      for (const int r : order) placements.push_back(Placement::OnRank(r));
-      const std::vector<ReferenceCase> cases = ReferenceCases();
-      for (size_t i = 0; i < 8 * cases.size(); ++i) {
-        const bool direct = i % 2 == 0;
-        const int dim = static_cast<int>(i / 2 % 4) - 2;
-        SCOPED_TRACE(absl::StrCat("case ", i / 8, ", dim ", dim, ", order ",
-                                  order[0], direct ? "" : ", by messages"));
-        CheckReferenceCase(cases[i / 8],
-                           ChunkShardingSpec::Create(dim, placements).value(),
-                           group.rank(), direct);
-      }
-    }
+  RunLocalRanks(4, [](ProcessGroup& group) {
+    CheckReferenceLookUps(group, /*reachable=*/true);
   });
 }
 

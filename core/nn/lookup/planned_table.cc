@@ -13,11 +13,6 @@ absl::Status CheckTensor(const Tensor& tensor) {
   if (tensor.device().is_meta()) {
     return absl::FailedPreconditionError("the table is on meta, without data");
   }
-  if (!tensor.device().is_cpu()) {
-    return absl::UnimplementedError(
-        absl::StrCat("the table is on ", tensor.device().ToString(),
-                     ", expected it in host memory"));
-  }
   if (tensor.strides()[1] != 1 && tensor.sizes()[1] > 1) {
     return absl::InvalidArgumentError(
         "the rows of the table are not a contiguous Tensor; copy it, see "
@@ -84,6 +79,7 @@ absl::Status PlannedTable::SetPlain(const Tensor& table) {
   SHERD_RETURN_IF_ERROR(CheckTable(table.sizes(), table.dtype()));
   SHERD_RETURN_IF_ERROR(CheckTensor(table));
   plain = true;
+  device = table.device();
   dtype = table.dtype();
   rows = table.sizes()[0];
   columns = table.sizes()[1];
@@ -96,6 +92,30 @@ absl::Status PlannedTable::SetPlain(const Tensor& table) {
   strips[0].width = columns;
   strips[0].bands[0].end = rows;
   SetAddresses();
+  return absl::OkStatus();
+}
+
+absl::Status PlannedTable::SetDevice(const ShardedTensor& table) {
+  const auto mixed = [](const Device& a, const Device& b) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the table has shards on ", a.ToString(), " and on ", b.ToString(),
+        ", expected all in host memory, or on one device per rank: see To"));
+  };
+  const ShardMetadata* first = nullptr;
+  // What the ranks know of each other's shards is the same on all.
+  for (const ShardMetadata& shard : table.metadata().shards) {
+    if (!shard.placement) continue;
+    if (first == nullptr) first = &shard;
+    const Device a = first->placement->device();
+    const Device b = shard.placement->device();
+    if (a.type != b.type) return mixed(a, b);
+  }
+  if (first != nullptr) device = first->placement->device().type;
+  for (size_t i = 0; i < table.local_shards().size(); ++i) {
+    const Device own = table.local_shards()[i].tensor.device();
+    if (i > 0 && own != device) return mixed(device, own);
+    device = own;
+  }
   return absl::OkStatus();
 }
 
@@ -123,6 +143,7 @@ absl::Status PlannedTable::Set(const EmbeddingTable& table, int rank) {
       box.sizes = shard.sizes;
     }
   }
+  SHERD_RETURN_IF_ERROR(SetDevice(sharded));
   shards.assign(boxes.size(), {});
   for (size_t i = 0; i < sharded.local_shards().size(); ++i) {
     const Tensor& tensor = sharded.local_shards()[i].tensor;

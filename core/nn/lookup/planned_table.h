@@ -13,6 +13,7 @@
 #include "sherd/core/nn/lookup/table_layout.h"
 #include "sherd/core/sharding/spec/placed_box.h"
 #include "sherd/core/sharding/tensor/sharded_tensor_state.h"
+#include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/storage.h"
 #include "sherd/core/tensor/tensor.h"
@@ -26,6 +27,9 @@ struct PlannedTable {
   DType dtype = kFloat32;
   int64_t rows = 0;
   int64_t columns = 0;
+  // Of this rank's rows. Without an index where it has none, and the others
+  // have theirs on devices of the type.
+  Device device;
   // A Tensor, which has one box; its memory is taken in each call.
   bool plain = false;
   uint64_t fingerprint = 0;
@@ -60,6 +64,7 @@ struct PlannedTable {
 
  private:
   absl::Status SetPlain(const Tensor& table);
+  absl::Status SetDevice(const ShardedTensor& table);
 };
 
 bool HasElements(const PlacedBox& box);

@@ -1,8 +1,11 @@
 #include "sherd/core/nn/lookup/row_pool.h"
 
 #include <cstring>
+#include <limits>
 
+#include "sherd/core/base/status_macros.h"
 #include "sherd/core/nn/lookup/pool_kernels.h"
+#include "sherd/core/nn/lookup/pool_on_device.h"
 
 namespace sherd::internal {
 namespace {
@@ -37,9 +40,11 @@ int64_t RowPool::Collect(const BagRun& run, int64_t bag,
   int64_t begin = run.begin(bag);
   const int64_t first = begin;
   int64_t bags = 0;
+  const int64_t most =
+      target.device.is_cpu() ? kIdsAtOnce : std::numeric_limits<int64_t>::max();
   for (; bag + bags < run.bags; ++bags) {
     const int64_t end = run.begin(bag + bags + 1);
-    if (bags > 0 && end - first > kIdsAtOnce) break;
+    if (bags > 0 && end - first > most) break;
     begin = end;
   }
   const auto count = static_cast<size_t>(begin - first);
@@ -71,8 +76,9 @@ int64_t RowPool::Collect(const BagRun& run, int64_t bag,
   return bags;
 }
 
-void RowPool::PoolStrip(const ReadableStrip& strip, const PoolTarget& target,
-                        int64_t bag, int64_t bags) {
+absl::Status RowPool::PoolStrip(const ReadableStrip& strip,
+                                const PoolTarget& target, int64_t bag,
+                                int64_t bags) {
   const size_t count = ids_.size();
   rows_.resize(count + kRowsAhead);
   if (strip.begins.size() == 1) {
@@ -88,32 +94,30 @@ void RowPool::PoolStrip(const ReadableStrip& strip, const PoolTarget& target,
   std::byte* const out =
       target.data + bag * target.stride +
       strip.column * static_cast<int64_t>(SizeOf(target.dtype));
-  if (target.mode == BagMode::kNone) {
-    return CopyRows(out, target.stride, rows_.data(), bags,
-                    static_cast<size_t>(strip.width) * SizeOf(target.table));
-  }
-  PoolRows(target.table, target.dtype, target.mode == BagMode::kMax,
-           {.out = out,
-            .out_stride = target.stride,
-            .width = strip.width,
-            .bags = bags,
-            .ends = ends_.data(),
-            .rows = rows_.data(),
-            .weights = weighted_ ? weights_.data() : nullptr,
-            .divisors = target.mode == BagMode::kMean && target.divide
-                            ? counts_.data()
-                            : nullptr});
+  return PoolOn(target.device, target.table, target.dtype, target.mode,
+                {.out = out,
+                 .out_stride = target.stride,
+                 .width = strip.width,
+                 .bags = bags,
+                 .ends = ends_.data(),
+                 .rows = rows_.data(),
+                 .weights = weighted_ ? weights_.data() : nullptr,
+                 .divisors = target.mode == BagMode::kMean && target.divide
+                                 ? counts_.data()
+                                 : nullptr});
 }
 
-void RowPool::Run(const BagRun& run, absl::Span<const ReadableStrip> strips,
-                  const PoolTarget& target) {
+absl::Status RowPool::Run(const BagRun& run,
+                          absl::Span<const ReadableStrip> strips,
+                          const PoolTarget& target) {
   for (int64_t bag = 0; bag < run.bags;) {
     const int64_t bags = Collect(run, bag, target);
     for (const ReadableStrip& strip : strips) {
-      PoolStrip(strip, target, bag, bags);
+      SHERD_RETURN_IF_ERROR(PoolStrip(strip, target, bag, bags));
     }
     bag += bags;
   }
+  return absl::OkStatus();
 }
 
 }  // namespace sherd::internal

@@ -6,10 +6,12 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "sherd/core/nn/lookup.h"
 #include "sherd/core/nn/lookup/bag_view.h"
 #include "sherd/core/nn/lookup/table_layout.h"
+#include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/dtype.h"
 
 namespace sherd::internal {
@@ -73,23 +75,26 @@ struct PoolTarget {
   bool divide = true;
   DType table = kFloat32;
   DType dtype = kFloat32;
+  // That of the rows and of `data`.
+  Device device = {};
   // Row b is at data + b * stride.
   std::byte* data = nullptr;
   int64_t stride = 0;
 };
 
-// Finds the rows of bags and pools them, a few thousand at a time. Keeps its
-// buffers.
+// Finds the rows of bags and pools them: a few thousand at a time, or all on a
+// device. Keeps its buffers.
 class RowPool {
  public:
-  void Run(const BagRun& run, absl::Span<const ReadableStrip> strips,
-           const PoolTarget& target);
+  //   Errors. Those of PoolOn.
+  absl::Status Run(const BagRun& run, absl::Span<const ReadableStrip> strips,
+                   const PoolTarget& target);
 
  private:
   // Collects the bags from `bag`, as many as fit, and returns how many.
   int64_t Collect(const BagRun& run, int64_t bag, const PoolTarget& target);
-  void PoolStrip(const ReadableStrip& strip, const PoolTarget& target,
-                 int64_t bag, int64_t bags);
+  absl::Status PoolStrip(const ReadableStrip& strip, const PoolTarget& target,
+                         int64_t bag, int64_t bags);
 
   std::vector<int64_t> ids_;
   std::vector<int64_t> ends_;
