@@ -6,8 +6,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/base/knobs.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/nn/embedding.h"
 #include "sherd/core/nn/lookup.h"
@@ -20,6 +23,9 @@
 #include "sherd/core/tensor/device_runtime.h"
 #include "sherd/core/tensor/device_stream.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/testing/distributed_test.h"
+#include "sherd/testing/emulated_gpu/driver_library.h"
+#include "sherd/testing/faults.h"
 #include "sherd/testing/kits/random_moves.h"
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/persistent_test.h"
@@ -32,9 +38,12 @@
 namespace sherd {
 namespace {
 
+using ::sherd::testing::BlamesRank;
 using ::sherd::testing::CaseCount;
 using ::sherd::testing::CheckRandomLookUp;
 using ::sherd::testing::CheckReferenceLookUps;
+using ::sherd::testing::DriverLibrary;
+using ::sherd::testing::FailAt;
 using ::sherd::testing::IsOk;
 using ::sherd::testing::ModelLookUp;
 using ::sherd::testing::RandomSeed;
@@ -105,6 +114,23 @@ SHERD_DIST_TEST_F(LookUpDeviceProcessTest, WorksOnAStreamOfTheCallers) {
                                  LookUp({{table, TwoBags()}}));
       SHERD_ASSERT_OK_AND_ASSIGN(const Tensor copy, y[0].Clone());
       SHERD_ASSERT_OK_AND_ASSIGN(const Tensor on_host, copy.To(Device()));
+      EXPECT_THAT(on_host,
+                  TensorBitwiseEq(ModelLookUp(Whole(), TwoBags(), {})));
+    }
+  }
+  // Tables may be freed, on the stream of their allocation, while they are
+  // read.
+  for (int i = 0; i < 3; ++i) {
+    SHERD_ASSERT_OK_AND_ASSIGN(Tensor whole, Whole().To(Own()));
+    ShardedTensor rows = Rows();
+    ASSERT_THAT(runtime.Synchronize(CurrentStream(Own())), IsOk());
+    const ScopedStream scope(stream);
+    SHERD_ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> y,
+                               LookUp({{whole, TwoBags()}, {rows, TwoBags()}}));
+    whole = Tensor();
+    rows = ShardedTensor();
+    for (const Tensor& result : y) {
+      SHERD_ASSERT_OK_AND_ASSIGN(const Tensor on_host, result.To(Device()));
       EXPECT_THAT(on_host,
                   TensorBitwiseEq(ModelLookUp(Whole(), TwoBags(), {})));
     }
@@ -234,6 +260,65 @@ SHERD_DIST_TEST_F(LookUpDeviceProcessTest, ACollectionWorksAfterItMoves) {
                              y->get_if<Tensor>()->To(Device()));
   EXPECT_THAT(on_host, TensorBitwiseEq(ModelLookUp(Whole(), TwoBags(),
                                                    {.mode = BagMode::kNone})));
+}
+
+// Groups do not survive these tests.
+class LookUpDeviceFailureTest
+    : public sherd::testing::PlacedFixture<sherd::testing::DistributedTest> {
+ protected:
+  static constexpr int kFailedRank = 1;
+
+  // Each owner has rows of each rank's bag.
+  ShardedTensor Table() {
+    return ShardedTensor::Ones(Chunks(0), {8, 4}).value();
+  }
+  static Bags OneBag() {
+    return {Tensor::FromSpan<int64_t>({0, 2, 4, 6}, {1, 4}).value()};
+  }
+
+  // Where the failure is, or later, when queued work reports it.
+  absl::Status CallTwice(const ShardedTensor& table) {
+    absl::Status status;
+    for (int i = 0; i < 2 && status.ok(); ++i) {
+      status =
+          LookUp({{table, OneBag()}}, {.timeout = absl::Seconds(20)}).status();
+    }
+    return status;
+  }
+};
+
+SHERD_DIST_TEST_F(LookUpDeviceFailureTest, ARankThatFailsEndsTheCallOnAll) {
+  const ShardedTensor table = Table();
+  FailAt fault("sharding/before_copy", absl::DataLossError("gone"),
+               {.rank = kFailedRank, .subject = "look_up"});
+  const absl::Status status = CallTwice(table);
+  if (rank() == kFailedRank) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss, "look_up: gone"));
+  } else {
+    EXPECT_THAT(status, BlamesRank(kFailedRank));
+  }
+  EXPECT_FALSE(group().health().ok());
+}
+
+// As it serves the second rank.
+SHERD_DIST_TEST_F(LookUpDeviceFailureTest, ADeviceThatFailsEndsTheCallOnAll) {
+  DriverLibrary driver = DriverLibrary::Load(
+      GetKnobOr(Knob::kCudaLibrary, "libcuda.so.1").c_str());
+  if (driver.set_faults == nullptr) GTEST_SKIP() << "the GPUs are real ones";
+  const ShardedTensor table = Table();
+  ASSERT_THAT(LookUp({{table, OneBag()}}), IsOk());
+  ASSERT_THAT(group().Synchronize(), IsOk());
+  if (rank() == kFailedRank) {
+    ASSERT_EQ(driver.set_faults("cuLaunchKernel:2:2"), 0);
+  }
+  const absl::Status status = CallTwice(table);
+  if (rank() == kFailedRank) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
+                                 "look_up: cuLaunchKernel"));
+  } else {
+    EXPECT_THAT(status, BlamesRank(kFailedRank));
+  }
+  EXPECT_FALSE(group().health().ok());
 }
 
 }  // namespace
