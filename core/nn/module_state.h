@@ -1,10 +1,12 @@
 #ifndef SHERD_CORE_NN_MODULE_STATE_H_
 #define SHERD_CORE_NN_MODULE_STATE_H_
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "sherd/core/comm/process_group.h"
 #include "sherd/core/nn/module.h"
 #include "sherd/core/sharding/state_dict.h"
 
@@ -34,6 +36,8 @@ struct LoadStateOptions {
   // Whether a name that is missing or unexpected, or a value that does not fit,
   // is an error.
   bool strict = true;
+  // As ModuleToOptions::group, for the tensors of module and state.
+  std::shared_ptr<ProcessGroup> group = nullptr;
 };
 
 // Names of the state, with keys as they are.
@@ -54,19 +58,22 @@ struct LoadStateReport {
 // each rank gets the whole, and plain, which is the whole on every rank, into
 // sharded. A member that is none becomes the handle of the state's value, which
 // it then shares. A member of which State made a list or map takes the items
-// one by one.
+// one by one. Of a member with several paths the value of the last one counts.
 //
 // Load hooks run first, each before the members of its module.
 //
-// Collective over the group of the sharded tensors, if there are any: the ranks
-// pass the same tree, names and layouts.
+// Collective over LoadStateOptions::group; without it over the group of the
+// sharded and partial tensors of module and state, if there are any: plain
+// tensors are a matter of one rank. The ranks pass the same tree, names and
+// layouts.
 //
-// Errors. Nothing has changed, and where there are sharded tensors the error is
-// the same on every rank, unless moving data fails: then values are
-// unspecified.
+// Errors. Nothing has changed, and the error is the same on every rank of that
+// group, unless moving data fails: then values are unspecified.
 //   kFailedPrecondition  With `strict`: "missing keys: …; unexpected keys: …;
-//                        mismatched: …".
-//   kInvalidArgument     As State; or ranks differ in names or layouts.
+//                        mismatched: …". This process is not in the given
+//                        group: on this rank alone.
+//   kInvalidArgument     As State; ranks differ in names or layouts; or the
+//                        given group lacks a rank of the tensors' group.
 //   kUnimplemented       The sharded tensors of module and state are of
 //                        several groups.
 //   other                Of a hook; of ReshardInto, AllGather and

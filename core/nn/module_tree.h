@@ -1,12 +1,14 @@
 #ifndef SHERD_CORE_NN_MODULE_TREE_H_
 #define SHERD_CORE_NN_MODULE_TREE_H_
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "sherd/core/comm/process_group.h"
 #include "sherd/core/nn/module.h"
 #include "sherd/core/nn/value.h"
 #include "sherd/core/tensor/device.h"
@@ -58,20 +60,34 @@ absl::StatusOr<std::vector<NamedValue>> NamedAttributes(Module& root);
 // first path.
 absl::StatusOr<std::vector<NamedModule>> NamedModules(Module& root);
 
+struct ModuleToOptions {
+  // The ranks that call To together; it has those of the tensors' group. Null:
+  // the group of the sharded and partial tensors; a rank that has none, where
+  // others have some, does not wait for these, who notice its absence only by
+  // its next call or their deadline.
+  std::shared_ptr<ProcessGroup> group = nullptr;
+};
+
 // Moves every tensor of the tree to `device`: plain tensors as by Tensor::To,
 // sharded ones as by ShardedTensor::To with ToOptions::device. Members that
 // share elements share them afterwards.
 //
-// Collective over the group of the sharded tensors, if there are any.
+// Collective over ModuleToOptions::group; without it over the group of the
+// sharded and partial tensors, if there are any: a tree of plain tensors is a
+// matter of one rank.
 //
-// Errors. After an error no member has changed. Where tensors are sharded it is
-// the same on every rank of their group.
-//   kInvalidArgument  Ranks have other numbers of sharded tensors.
-//   kUnimplemented    The sharded tensors of a rank are of several groups.
-//   other             Those of Tensor::To and ShardedTensor::To.
+// Errors. After an error no member has changed. It is the same on every rank of
+// that group.
+//   kInvalidArgument     Ranks have other numbers of sharded tensors; the given
+//                        group lacks a rank of theirs.
+//   kFailedPrecondition  This process is not in the given group: on this rank
+//                        alone.
+//   kUnimplemented       The sharded tensors of a rank are of several groups.
+//   other                Those of Tensor::To and ShardedTensor::To.
 //
 // Memory. The old elements until the end.
-absl::Status To(Module& root, const Device& device);
+absl::Status To(Module& root, const Device& device,
+                const ModuleToOptions& options = {});
 
 }  // namespace sherd
 

@@ -83,6 +83,10 @@ struct ShardOptions {
 // member holds a ShardedTensor of `spec` afterwards, as ShardTensor makes it.
 // Parameters of floating-point or complex numbers have requires_grad set.
 //
+// Ties. Members of `module` that are the same tensor, handles of equal dtype,
+// size and strides, hold the same ShardedTensor afterwards, also within lists
+// and maps. Other views of its memory keep the old elements.
+//
 // Collective over the group; the ranks pass equal modules, names, specs and
 // src_rank.
 //
@@ -118,13 +122,17 @@ absl::Status ShardParameter(Module& module, absl::string_view name,
 //                        shard": null; "path must not be empty for custom
 //                        sharder!"; a path occurs twice; "Only `ShardingSpec`
 //                        is supported as output_plan": null; a sharder returned
-//                        no module, or one that its parent cannot hold; plans
-//                        or modules differ between ranks; and as
-//                        ShardParameter.
+//                        no module, one that its parent cannot hold, or one
+//                        that contains its parent; plans or modules differ
+//                        between ranks; and as ShardParameter.
 //   kFailedPrecondition  "should not conflict with the submodule tree": a path
 //                        is that of a sharder, or below it. Paths are compared
 //                        name by name: "emb" and "embx.weight" do not conflict.
-//                        And as ShardParameter.
+//                        "`a.w` and `b.w` are one tensor", for which the plan
+//                        has two specs, or a spec and a sharder for a module
+//                        above the other; or they "were one tensor", and a
+//                        sharder has sharded one of them. And as
+//                        ShardParameter.
 //   kNotFound            "has no attribute", as ShardParameter; paths of the
 //                        output plan are looked up after the sharders have run.
 //   other                Of a sharder; of ShardTensor.

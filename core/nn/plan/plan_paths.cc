@@ -1,5 +1,6 @@
 #include "sherd/core/nn/plan/plan_paths.h"
 
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -7,11 +8,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/nn/module_tree.h"
-#include "sherd/core/nn/tree/module_contents.h"
 #include "sherd/core/tensor/shape.h"
 
 namespace sherd::internal {
@@ -40,19 +39,35 @@ absl::Status CheckMethod(const PlanEntry& entry) {
   return absl::OkStatus();
 }
 
-// Compares every path with those above it: O(total names * log(entries)).
-absl::Status CheckConflicts(const ShardingPlan& plan) {
-  std::set<absl::string_view> sharders;
-  std::set<absl::string_view> seen;
+using Sharders = std::set<absl::string_view>;
+
+Sharders ShardersOf(const ShardingPlan& plan) {
+  Sharders sharders;
   for (const PlanEntry& entry : plan.plan) {
     if (IsSharder(entry)) sharders.insert(entry.path);
   }
+  return sharders;
+}
+
+// The path of the sharder for a module in which `path` is; "" if there is none.
+absl::string_view SharderAbove(const Sharders& sharders,
+                               absl::string_view path) {
+  while (!path.empty() && !sharders.contains(path)) {
+    path = SplitPath(path).first;
+  }
+  return path;
+}
+
+// Compares every path with those above it: O(total names * log(entries)).
+absl::Status CheckConflicts(const ShardingPlan& plan) {
+  const Sharders sharders = ShardersOf(plan);
+  std::set<absl::string_view> seen;
   for (const PlanEntry& entry : plan.plan) {
-    absl::string_view above = entry.path;
     // A sharder's own path does not conflict with itself.
-    if (IsSharder(entry)) above = SplitPath(above).first;
-    for (; !above.empty(); above = SplitPath(above).first) {
-      if (!sharders.contains(above)) continue;
+    const absl::string_view above = SharderAbove(
+        sharders, IsSharder(entry) ? SplitPath(entry.path).first
+                                   : absl::string_view(entry.path));
+    if (!above.empty()) {
       return absl::FailedPreconditionError(absl::StrCat(
           "the path `", entry.path,
           "` should not conflict with the submodule tree of the sharder for `",
@@ -66,40 +81,55 @@ absl::Status CheckConflicts(const ShardingPlan& plan) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<PlannedMember> FindPlannedMember(Module& root,
-                                                absl::string_view path) {
-  const auto [parent, name] = SplitPath(path);
-  SHERD_ASSIGN_OR_RETURN(Module * module, Find(root, parent));
-  SHERD_ASSIGN_OR_RETURN(const ModuleContents contents, ContentsOf(*module));
-  for (const NamedMember& member : contents.members) {
-    if (member.name != name) continue;
-    const auto* tensor = member.value.get_if<Tensor>();
-    if (tensor == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "Expected ", module->type_name(), ".", name,
-          " to be a Tensor, but found ", Name(member.value.kind())));
-    }
-    if (!tensor->is_contiguous()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "param: ", name, " is not a contiguous Tensor: it has size ",
-          FormatDims(tensor->sizes()), " and strides ",
-          FormatDims(tensor->strides())));
-    }
-    return PlannedMember{module, member.name, member.kind, *tensor};
+// A tensor with several paths has one layout.
+absl::Status CheckTies(Module& root, const ShardingPlan& plan,
+                       const TensorHolders& holders) {
+  const Sharders sharders = ShardersOf(plan);
+  std::map<absl::string_view, const ShardingSpec*> specs;
+  for (const PlanEntry& entry : plan.plan) {
+    if (IsSharder(entry)) continue;
+    specs[entry.path] = std::get<ShardingSpecPtr>(entry.method).get();
   }
-  for (const NamedModule& child : contents.children) {
-    if (child.name != name) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "Expected ", module->type_name(), ".", name,
-        " to be a Tensor, but found module (a ", child.module->type_name(),
-        "): a spec shards a parameter, a Sharder a module"));
+  for (const auto& [path, spec] : specs) {
+    SHERD_ASSIGN_OR_RETURN(const NamedMember member, MemberAt(root, path));
+    for (const TensorHolder& holder : holders.Of(member.value)) {
+      const auto other = specs.find(holder.path);
+      const bool differs = other != specs.end() && *other->second != *spec;
+      const absl::string_view sharder = SharderAbove(sharders, holder.path);
+      if (!differs && sharder.empty()) continue;
+      return absl::FailedPreconditionError(
+          absl::StrCat("`", path, "` and `", holder.path,
+                       "` are one tensor, which is sharded once, but ",
+                       differs ? "the plan has two layouts for it"
+                               : absl::StrCat("the sharder for `", sharder,
+                                              "` decides about the latter")));
+    }
   }
-  return NoAttribute(*module, path, name);
+  return absl::OkStatus();
 }
 
-absl::Status CheckPlan(Module& root, const ShardingPlan& plan) {
+}  // namespace
+
+absl::StatusOr<NamedMember> FindPlannedMember(Module& root,
+                                              absl::string_view path) {
+  SHERD_ASSIGN_OR_RETURN(NamedMember member, MemberAt(root, path));
+  const auto* tensor = member.value.get_if<Tensor>();
+  if (tensor == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Expected ", member.module->type_name(), ".", member.name,
+                     " to be a Tensor, but found ", Name(member.value.kind())));
+  }
+  if (!tensor->is_contiguous()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "param: ", member.name, " is not a contiguous Tensor: it has size ",
+        FormatDims(tensor->sizes()), " and strides ",
+        FormatDims(tensor->strides())));
+  }
+  return member;
+}
+
+absl::Status CheckPlan(Module& root, const ShardingPlan& plan,
+                       const TensorHolders& holders) {
   for (const PlanEntry& entry : plan.plan) {
     SHERD_RETURN_IF_ERROR(CheckMethod(entry));
   }
@@ -109,6 +139,7 @@ absl::Status CheckPlan(Module& root, const ShardingPlan& plan) {
                               ? Find(root, entry.path).status()
                               : FindPlannedMember(root, entry.path).status());
   }
+  SHERD_RETURN_IF_ERROR(CheckTies(root, plan, holders));
   for (const OutputPlanEntry& entry : plan.output_plan) {
     if (entry.spec != nullptr) continue;
     return absl::InvalidArgumentError(
@@ -119,7 +150,8 @@ absl::Status CheckPlan(Module& root, const ShardingPlan& plan) {
   return absl::OkStatus();
 }
 
-std::string DescribePlan(Module& root, const ShardingPlan& plan) {
+std::string DescribePlan(Module& root, const ShardingPlan& plan,
+                         const TensorHolders& holders) {
   std::string text = absl::StrCat("a ", root.type_name(), "\n");
   for (const PlanEntry& entry : plan.plan) {
     if (IsSharder(entry)) {
@@ -129,8 +161,13 @@ std::string DescribePlan(Module& root, const ShardingPlan& plan) {
     absl::StrAppend(&text, "a spec for `", entry.path, "`");
     const auto member = FindPlannedMember(root, entry.path);
     if (member.ok()) {
-      absl::StrAppend(&text, ", ", Name(member->tensor.dtype()), " ",
-                      FormatDims(member->tensor.sizes()));
+      const Tensor& tensor = *member->value.get_if<Tensor>();
+      absl::StrAppend(&text, ", ", Name(tensor.dtype()), " ",
+                      FormatDims(tensor.sizes()));
+      for (const TensorHolder& holder : holders.Of(member->value)) {
+        if (holder.path == entry.path) continue;
+        absl::StrAppend(&text, ", also at `", holder.path, "`");
+      }
     }
     absl::StrAppend(&text, "\n");
   }

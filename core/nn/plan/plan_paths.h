@@ -7,30 +7,26 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "sherd/core/nn/module.h"
+#include "sherd/core/nn/plan/tensor_holders.h"
 #include "sherd/core/nn/sharding_plan.h"
-#include "sherd/core/nn/value.h"
+#include "sherd/core/nn/tree/module_contents.h"
 
 namespace sherd::internal {
 
-// A member that is to be sharded.
-struct PlannedMember {
-  Module* module = nullptr;
-  std::string name;
-  MemberKind kind = MemberKind::kParameter;
-  Tensor tensor;
-};
-
-// The member at `path`, as ShardParameter expects it.
+// The member at `path`, as ShardParameter expects it: it holds a Tensor.
 //   kNotFound, kInvalidArgument  As ShardParameter.
-absl::StatusOr<PlannedMember> FindPlannedMember(Module& root,
-                                                absl::string_view path);
+absl::StatusOr<NamedMember> FindPlannedMember(Module& root,
+                                              absl::string_view path);
 
 // Checks what can be checked before the sharders run: see ShardModule.
-absl::Status CheckPlan(Module& root, const ShardingPlan& plan);
+// `holders`: those of `root`.
+absl::Status CheckPlan(Module& root, const ShardingPlan& plan,
+                       const TensorHolders& holders);
 
 // What ranks compare before they apply a plan to a module: paths, kinds of
-// methods, sizes and dtypes. ShardTensor compares specs and src_rank.
-std::string DescribePlan(Module& root, const ShardingPlan& plan);
+// methods, sizes, dtypes and ties. ShardTensor compares specs and src_rank.
+std::string DescribePlan(Module& root, const ShardingPlan& plan,
+                         const TensorHolders& holders);
 
 }  // namespace sherd::internal
 

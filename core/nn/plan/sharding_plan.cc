@@ -5,6 +5,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,7 @@
 #include "sherd/core/nn/module_tree.h"
 #include "sherd/core/nn/plan/plan_paths.h"
 #include "sherd/core/nn/plan/sharding_transaction.h"
+#include "sherd/core/nn/plan/tensor_holders.h"
 #include "sherd/core/nn/tree/module_contents.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/tensor/sharded_tensor_access.h"
@@ -21,8 +23,9 @@
 namespace sherd {
 namespace {
 
-using internal::PlannedMember;
+using internal::NamedMember;
 using internal::ShardingTransaction;
+using internal::TensorHolders;
 using SharderPtr = std::shared_ptr<Sharder>;
 
 constexpr char kOperation[] = "shard_module";
@@ -36,7 +39,8 @@ class PlanRun {
         plan_(plan),
         src_rank_(options.src_rank),
         group_(std::move(group)),
-        transaction_(root, group_) {}
+        transaction_(root, group_),
+        holders_(TensorHolders::Find(root)) {}
 
   absl::Status Run() {
     (void)Apply();
@@ -45,10 +49,14 @@ class PlanRun {
 
  private:
   absl::Status Apply() {
-    const std::string text = internal::DescribePlan(root_, plan_);
+    std::string text;
+    absl::Status status = holders_.status();
+    if (status.ok()) {
+      text = internal::DescribePlan(root_, plan_, *holders_);
+      status = internal::CheckPlan(root_, plan_, *holders_);
+    }
     SHERD_RETURN_IF_ERROR(transaction_.Agree(
-        internal::CheckPlan(root_, plan_),
-        {Fingerprint().Add(text).value(), [&text] { return text; }}));
+        status, {Fingerprint().Add(text).value(), [&text] { return text; }}));
     for (const PlanEntry& entry : plan_.plan) {
       const auto* spec = std::get_if<ShardingSpecPtr>(&entry.method);
       SHERD_RETURN_IF_ERROR(
@@ -61,21 +69,26 @@ class PlanRun {
 
   // All ranks get here together: an error of ShardTensor is that of all.
   absl::Status Shard(const std::string& path, const ShardingSpecPtr& spec) {
-    const absl::StatusOr<PlannedMember> member =
+    // With a tensor that is tied to it: the ranks have compared their ties.
+    if (sharded_.contains(path)) return absl::OkStatus();
+    const absl::StatusOr<NamedMember> member =
         internal::FindPlannedMember(root_, path);
-    // An earlier entry has sharded it by another path.
+    // A sharder has changed it.
     if (!member.ok()) return transaction_.Agree(member.status());
     absl::StatusOr<ShardedTensor> sharded =
-        ShardTensor(member->tensor, spec, src_rank_, group_);
+        ShardTensor(*member->value.get_if<Tensor>(), spec, src_rank_, group_);
     if (!sharded.ok()) {
       return transaction_.Fail(Annotate(sharded.status(), path));
     }
-    const bool differentiable =
-        sharded->is_floating_point() || sharded->is_complex();
-    sharded->SetRequiresGrad(member->kind == MemberKind::kParameter &&
-                             differentiable);
-    unplaced_.Update(internal::ReplaceMember(*member->module, member->name,
-                                             *std::move(sharded)));
+    bool is_parameter = member->kind == MemberKind::kParameter;
+    for (const internal::TensorHolder& tied : holders_->Of(member->value)) {
+      is_parameter |= tied.kind == MemberKind::kParameter;
+      sharded_.insert(tied.path);
+    }
+    sharded->SetRequiresGrad(is_parameter && (sharded->is_floating_point() ||
+                                              sharded->is_complex()));
+    internal::ReplaceMember(*member->module, member->name, *sharded);
+    holders_->Replace(member->value, *std::move(sharded));
     return absl::OkStatus();
   }
 
@@ -90,20 +103,24 @@ class PlanRun {
     SHERD_ASSIGN_OR_RETURN(Module * parent, Find(root_, parent_path));
     SHERD_ASSIGN_OR_RETURN(const internal::ModuleContents contents,
                            internal::ContentsOf(*parent));
-    for (const NamedModule& child : contents.children) {
-      if (child.name != name) continue;
-      SHERD_ASSIGN_OR_RETURN(std::shared_ptr<Module> result,
-                             sharder.Shard(child.module));
-      if (result == nullptr) {
-        return absl::InvalidArgumentError("Shard returned no module");
-      }
-      return internal::ReplaceChild(*parent, name, std::move(result));
+    const std::shared_ptr<Module> child = contents.FindChild(name);
+    if (child == nullptr) return internal::NoAttribute(*parent, path, name);
+    SHERD_ASSIGN_OR_RETURN(std::shared_ptr<Module> result,
+                           sharder.Shard(child));
+    if (result == nullptr) {
+      return absl::InvalidArgumentError("Shard returned no module");
     }
-    return internal::NoAttribute(*parent, path, name);
+    SHERD_RETURN_IF_ERROR(
+        internal::ReplaceChild(*parent, name, std::move(result)));
+    // The tree is another one, and may be none: a module may be in itself.
+    absl::StatusOr<TensorHolders> holders = TensorHolders::Find(root_);
+    SHERD_RETURN_IF_ERROR(holders.status());
+    SHERD_RETURN_IF_ERROR(holders_->CheckTies(root_));
+    holders_ = std::move(holders);
+    return absl::OkStatus();
   }
 
   absl::Status AddHooks() {
-    SHERD_RETURN_IF_ERROR(unplaced_);
     for (const OutputPlanEntry& entry : plan_.output_plan) {
       SHERD_ASSIGN_OR_RETURN(Module * module, Find(root_, entry.path));
       SHERD_RETURN_IF_ERROR(ReshardOutput(*module, entry.spec));
@@ -120,8 +137,9 @@ class PlanRun {
   const int src_rank_;
   const std::shared_ptr<ProcessGroup> group_;
   ShardingTransaction transaction_;
-  // For the last agreement: an error of this rank alone.
-  absl::Status unplaced_;
+  absl::StatusOr<TensorHolders> holders_;
+  // Paths of members that hold what was sharded.
+  absl::flat_hash_set<std::string> sharded_;
 };
 
 }  // namespace

@@ -354,6 +354,133 @@ TEST(ShardModuleTest, PathsConflictByNamesAndNotByLetters) {
   });
 }
 
+// `fc.weight` is also `ebcx.weight`, and in a list.
+std::shared_ptr<TestModule> MakeTiedModel() {
+  auto model = MakeModel();
+  const Value weight = *Get(*model, "fc.weight");
+  EXPECT_THAT(Set(*model, "ebcx.weight", weight), IsOk());
+  model->members = {{MemberKind::kAttribute, "list",
+                     ValueList{Value(), ValueMap{{"a", weight}}}}};
+  return model;
+}
+
+const void* LocalDataOf(const Value& value) {
+  return ShardedAt(value).local_tensor()->data();
+}
+
+TEST(ShardModuleTest, TiedMembersAreShardedTogetherAndStayTied) {
+  RunLocalRanks(kRanks, [](ProcessGroup&) {
+    const ShardingSpecPtr rows = Chunks(0, kRanks);
+    const std::vector<ShardingPlan> plans = {
+        {.plan = {{"fc.weight", rows}}},
+        {.plan = {{"ebcx.weight", rows}}},
+        {.plan = {{"fc.weight", rows}, {"ebcx.weight", Chunks(0, kRanks)}}}};
+    for (const ShardingPlan& plan : plans) {
+      const auto model = MakeTiedModel();
+      ASSERT_THAT(ShardModule(*model, plan), IsOk());
+      const Value weight = *Get(*model, "fc.weight");
+      EXPECT_TRUE(HasPattern(ShardedAt(weight), 21));
+      EXPECT_TRUE(ShardedAt(weight).requires_grad());
+      EXPECT_EQ(LocalDataOf(*Get(*model, "ebcx.weight")), LocalDataOf(weight));
+      const Value list = *Get(*model, "list");
+      const Value& item = (*list.get_if<ValueList>())[1];
+      EXPECT_EQ(LocalDataOf(item.get_if<ValueMap>()->at("a")),
+                LocalDataOf(weight));
+      // Other tensors are as they were.
+      EXPECT_EQ(Get(*model, "ebc.bags.0.weight")->kind(), ValueKind::kTensor);
+    }
+    // One module with two paths.
+    TestModule root;
+    root.children = {{"a", MakeLinear(4)}};
+    root.children.push_back({"b", root.children[0].module});
+    ASSERT_THAT(
+        ShardModule(root, {.plan = {{"a.weight", rows}, {"b.weight", rows}}}),
+        IsOk());
+    EXPECT_TRUE(HasPattern(ShardedAt(*Get(root, "b.weight")), 4));
+  });
+}
+
+TEST(ShardModuleTest, AnAttributeTiedToAParameterRequiresAGradient) {
+  RunLocalRanks(2, [](ProcessGroup&) {
+    const auto fc = MakeLinear();
+    fc->members.push_back({MemberKind::kAttribute, "a", *Get(*fc, "weight")});
+    ASSERT_THAT(ShardParameter(*fc, "a", Chunks(0, 2)), IsOk());
+    EXPECT_TRUE(ShardedAt(*Get(*fc, "weight")).requires_grad());
+  });
+}
+
+TEST(ShardModuleTest, RefusesToSeparateTiedMembersAndNamesBoth) {
+  RunLocalRanks(kRanks, [](ProcessGroup& group) {
+    const auto model = MakeTiedModel();
+    const ShardingSpecPtr rows = Chunks(0, kRanks);
+    const auto shards_one =
+        MakeSharder([&](const ModulePtr& fc) -> absl::StatusOr<ModulePtr> {
+          SHERD_RETURN_IF_ERROR(ShardParameter(*fc, "weight", rows));
+          return fc;
+        });
+    const auto replaces_one =
+        MakeSharder([](const ModulePtr&) -> absl::StatusOr<ModulePtr> {
+          return MakeLinear(21);
+        });
+    const struct {
+      ShardingPlan plan;
+      std::string phrase;
+    } kCases[] = {
+        {{.plan = {{"fc.weight", rows}, {"ebcx.weight", Chunks(1, kRanks)}}},
+         "`ebcx.weight` and `fc.weight` are one tensor, which is sharded once, "
+         "but the plan has two layouts"},
+        {{.plan = {{"fc.weight", rows}, {"ebcx", KeepingSharder()}}},
+         "`fc.weight` and `ebcx.weight` are one tensor, which is sharded once, "
+         "but the sharder for `ebcx` decides"},
+        {{.plan = {{"fc", shards_one}}},
+         "the sharder for `fc`: `ebcx.weight` and `fc.weight` were one tensor"},
+        {{.plan = {{"fc", replaces_one}}}, "were one tensor and are two"},
+    };
+    for (const auto& c : kCases) {
+      SCOPED_TRACE(c.phrase);
+      const std::string before = Contents(*model);
+      EXPECT_THAT(ShardModule(*model, c.plan),
+                  StatusIs(kPrecondition, c.phrase));
+      EXPECT_EQ(Contents(*model), before);
+    }
+    // A sharder that takes both.
+    EXPECT_THAT(ShardModule(*model, {.plan = {{"fc", KeepingSharder()},
+                                              {"ebcx", KeepingSharder()}}}),
+                IsOk());
+    if (group.rank() == 1) {
+      ASSERT_THAT(Set(*model, "ebcx.weight", PatternTensor({12, 4}, kFloat32)),
+                  IsOk());
+    }
+    EXPECT_THAT(ShardModule(*model, {.plan = {{"fc.weight", rows}}}),
+                StatusIs(kInvalid, "rank 1 was called with other arguments"));
+  });
+}
+
+TEST(ShardModuleTest, ASharderThatReturnsWhatContainsItsModuleIsRefused) {
+  RunLocalRanks(kRanks, [](ProcessGroup& group) {
+    const auto model = MakeModel();
+    for (const bool root : {true, false}) {
+      for (const bool everywhere : {true, false}) {
+        const auto sharder = MakeSharder(
+            [&](const ModulePtr& bags) -> absl::StatusOr<ModulePtr> {
+              if (!everywhere && group.rank() != 1) return bags;
+              if (root) return model;
+              auto wrapped = std::make_shared<TestModule>("Wrapped");
+              wrapped->children = {{"ebc", model->children[0].module}};
+              return wrapped;
+            });
+        const std::string before = Contents(*model);
+        EXPECT_THAT(
+            ShardModule(*model, {.plan = {{"fc.weight", Chunks(0, kRanks)},
+                                          {"ebc.bags", sharder}}}),
+            StatusIs(kInvalid, "no module may be a member of itself"));
+        EXPECT_EQ(Contents(*model), before);
+      }
+    }
+    EXPECT_THAT(ShardParameter(*model, "fc.weight", Chunks(0, kRanks)), IsOk());
+  });
+}
+
 TEST(ShardModuleTest, ATreeWithAModuleInItselfIsAnErrorOfAllRanks) {
   RunLocalRanks(kRanks, [](ProcessGroup& group) {
     const auto model = MakeModel();

@@ -2,17 +2,14 @@
 
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
-#include "sherd/core/nn/state/state_loader.h"
 #include "sherd/core/nn/tree/module_access.h"
 #include "sherd/core/nn/tree/module_contents.h"
-#include "sherd/core/nn/tree/tree_snapshot.h"
 
 namespace sherd {
 namespace {
@@ -20,8 +17,6 @@ namespace {
 using internal::ModuleAccess;
 using internal::ModuleContents;
 using internal::NamedMember;
-
-constexpr char kLoadOperation[] = "load_state";
 
 // A member's value as one of a state.
 absl::StatusOr<StateValue> ToState(const Value& value) {
@@ -82,74 +77,12 @@ absl::Status AddState(Module& module, const std::string& prefix, int depth,
   return absl::OkStatus();
 }
 
-// The sharded attributes of all modules below `root`, by hooks of `root`.
-absl::Status SaveAttributes(Module& root, absl::string_view prefix,
-                            StateDict& state) {
-  return internal::ForEachModule(root, [&](const std::string& below, Module&,
-                                           const ModuleContents& contents) {
-    for (const NamedMember& member : contents.members) {
-      const auto* tensor = member.value.get_if<ShardedTensor>();
-      if (member.kind != MemberKind::kAttribute || tensor == nullptr) {
-        continue;
-      }
-      SHERD_RETURN_IF_ERROR(
-          state.Set(absl::StrCat(prefix, internal::StatePrefix(below),
-                                 StateDict::EscapeKey(member.name)),
-                    *tensor));
-    }
-    return absl::OkStatus();
-  });
-}
-
-absl::Status LoadAttributes(Module& root, absl::string_view prefix,
-                            const StateDict& state,
-                            std::vector<std::string>& taken) {
-  return internal::ForEachModule(
-      root, [&](const std::string& below, Module& module,
-                const ModuleContents& contents) {
-        for (const NamedMember& member : contents.members) {
-          if (member.kind != MemberKind::kAttribute) continue;
-          std::string name = absl::StrCat(prefix, internal::StatePrefix(below),
-                                          StateDict::EscapeKey(member.name));
-          const absl::StatusOr<ShardedTensor> tensor =
-              state.Get<ShardedTensor>(name);
-          if (!tensor.ok()) continue;
-          SHERD_RETURN_IF_ERROR(
-              internal::ReplaceMember(module, member.name, *tensor));
-          taken.push_back(std::move(name));
-        }
-        return absl::OkStatus();
-      });
-}
-
 }  // namespace
 
 absl::StatusOr<StateDict> State(Module& root) {
   StateDict state;
   SHERD_RETURN_IF_ERROR(AddState(root, "", 0, state));
   return state;
-}
-
-absl::StatusOr<LoadStateReport> LoadState(Module& root, const StateDict& state,
-                                          const LoadStateOptions& options) {
-  absl::StatusOr<internal::TreeSnapshot> before =
-      internal::TreeSnapshot::Take(root);
-  internal::StateLoader loader(root, state);
-  absl::Status status = before.status();
-  if (status.ok()) status = loader.Match();
-  if (options.strict) status.Update(loader.CheckComplete());
-  status = loader.Agree(kLoadOperation, std::move(status));
-  if (!status.ok()) {
-    if (before.ok()) before->Restore();
-    return status;
-  }
-  SHERD_RETURN_IF_ERROR(loader.Copy());
-  return std::move(loader).report();
-}
-
-void AddShardedAttributeHooks(Module& root) {
-  root.AddStateHook(SaveAttributes);
-  root.AddLoadHook(LoadAttributes);
 }
 
 }  // namespace sherd

@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/comm/init.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/nn/module.h"
 #include "sherd/core/nn/module_tree.h"
@@ -202,6 +204,64 @@ TEST(LoadStateTest, FillsItemsThatAreNone) {
   EXPECT_TRUE(Get(*model, "none")->is_none());
 }
 
+TEST(LoadStateTest, AModuleWithTwoPathsDoesNotCopyIntoTheCallersState) {
+  const Tensor first = PatternTensor({2, 3}, kFloat32, 1);
+  const Tensor last = PatternTensor({2, 3}, kFloat32, 2);
+  StateDict state;
+  for (const auto& [path, tensor] :
+       {std::pair("a", first), std::pair("b", last)}) {
+    ASSERT_THAT(state.Set(absl::StrCat(path, ".w"), tensor), IsOk());
+    ASSERT_THAT(state.Set(absl::StrCat(path, ".list"), StateList{tensor}),
+                IsOk());
+  }
+  const auto shared = Make(
+      {{kParameter, "w", Value()}, {kParameter, "list", ValueList{Value()}}});
+  const auto model = Make({}, {{"a", shared}, {"b", shared}});
+  ASSERT_THAT(LoadState(*model, state).status(), IsOk());
+  EXPECT_THAT(first, TensorBitwiseEq(PatternTensor({2, 3}, kFloat32, 1)));
+  EXPECT_THAT(last, TensorBitwiseEq(PatternTensor({2, 3}, kFloat32, 2)));
+  EXPECT_EQ(Get(*model, "a.w")->get_if<Tensor>()->data(), last.data());
+  const Value list = *Get(*model, "a.list");
+  EXPECT_EQ((*list.get_if<ValueList>())[0].get_if<Tensor>()->data(),
+            last.data());
+  // A value that is no tensor leaves what the path before has filled.
+  ASSERT_THAT(Set(*model, "a.w", Value()), IsOk());
+  ASSERT_THAT(state.Set("b.w", 3), IsOk());
+  ASSERT_THAT(LoadState(*model, state, {.strict = false}).status(), IsOk());
+  EXPECT_EQ(Get(*model, "a.w")->get_if<Tensor>()->data(), first.data());
+}
+
+TEST(LoadStateTest, TiedMembersStayTied) {
+  RunLocalRanks(kRanks, [](ProcessGroup&) {
+    const auto make = [](uint64_t salt) {
+      const Value sharded = Sharded(Chunks(0, kRanks), salt);
+      const Value plain = PatternTensor({2, 3}, kFloat32, salt);
+      return Make({{kParameter, "w", sharded}, {kParameter, "p", plain}},
+                  {{"head", Make({{kParameter, "w", sharded},
+                                  {MemberKind::kBuffer, "p", plain}})}});
+    };
+    const auto source = make(1);
+    SHERD_ASSERT_OK_AND_ASSIGN(const StateDict tied, State(*source));
+    EXPECT_EQ(tied.Get<Tensor>("p")->data(),
+              tied.Get<Tensor>("head.p")->data());
+    // As from a file, where each name has elements of its own.
+    StateDict apart = tied;
+    ASSERT_THAT(apart.Set("w", Sharded(Chunks(1, kRanks), 1)), IsOk());
+    ASSERT_THAT(apart.Set("p", PatternTensor({2, 3}, kFloat32, 1)), IsOk());
+    for (const StateDict& state : {tied, apart}) {
+      const auto target = make(2);
+      ASSERT_THAT(LoadState(*target, state).status(), IsOk());
+      for (const char* path : {"w", "head.w"}) {
+        const Value value = *Get(*target, path);
+        EXPECT_TRUE(HasPattern(*value.get_if<ShardedTensor>(), 1));
+      }
+      EXPECT_EQ(Get(*target, "p")->get_if<Tensor>()->data(),
+                Get(*target, "head.p")->get_if<Tensor>()->data());
+      EXPECT_EQ(NamedParameters(*target)->size(), 2U);
+    }
+  });
+}
+
 TEST(LoadStateTest, EmptyListsAndMapsAreExpected) {
   const auto model = Make({{kParameter, "list", ValueList{}},
                            {kParameter, "map", ValueMap{{"m", ValueMap{}}}},
@@ -243,6 +303,95 @@ TEST(LoadStateTest, AnInvalidTreeIsAnErrorOfAllRanks) {
     EXPECT_THAT(LoadState(*model, state),
                 StatusIs(kInvalid, "rank 1: TestModule names a member `w`"));
     EXPECT_TRUE(Get(*model, "none")->is_none());
+  });
+}
+
+// Rank 1 has no sharded tensor where the others have one.
+TEST(LoadStateTest, RanksMeetInTheGivenGroup) {
+  RunLocalRanks(kRanks, [](ProcessGroup& group) {
+    const auto all = DefaultGroup().value();
+    Value weight = Sharded(Chunks(0, kRanks), 1);
+    Value loaded = Sharded(Chunks(1, kRanks));
+    if (group.rank() == 1) {
+      weight = PatternTensor({7, 6}, kFloat32, 1);
+      loaded = PatternTensor({7, 6}, kFloat32);
+    }
+    const auto model =
+        Make({{kParameter, "w", weight}, {kParameter, "none", Value()}});
+    SHERD_ASSERT_OK_AND_ASSIGN(StateDict state,
+                               State(*Make({{kParameter, "w", loaded}})));
+    ASSERT_THAT(state.Set("none", Zeros({2})), IsOk());
+    EXPECT_THAT(LoadState(*model, state, {.group = all}),
+                StatusIs(kInvalid, "rank 1 was called with other arguments"));
+    EXPECT_TRUE(Get(*model, "none")->is_none());
+    if (group.rank() == 1) {
+      ASSERT_THAT(state.Erase("w"), IsOk());
+    }
+    EXPECT_THAT(LoadState(*model, state, {.group = all}),
+                StatusIs(kPrecondition, "rank 1: the state does not fit"));
+    EXPECT_TRUE(Get(*model, "none")->is_none());
+    // Plain tensors alone load, too, on all ranks together.
+    ASSERT_THAT(Set(*model, "w", Value()), IsOk());
+    ASSERT_THAT(state.Set("w", Zeros({2})), IsOk());
+    EXPECT_THAT(LoadState(*model, state, {.group = all}).status(), IsOk());
+  });
+}
+
+TEST(LoadStateTest, RanksMeetInTheGroupOfAnyMember) {
+  RunLocalRanks(kRanks, [](ProcessGroup& group) {
+    // What names the group on rank 1, whose weight is plain.
+    const std::vector<TestModule::Member> elsewhere = {
+        {MemberKind::kAttribute, "a", Sharded(Chunks(0, kRanks))},
+        {MemberKind::kAttribute, "list", ValueList{Sharded(Chunks(0, kRanks))}},
+        {MemberKind::kAttribute, "partial",
+         PartialTensor::Create(Zeros({2})).value()}};
+    for (const TestModule::Member& member : elsewhere) {
+      Value weight = Sharded(Chunks(0, kRanks), 1);
+      if (group.rank() == 1) weight = Zeros({1});
+      const auto model = Make({{kParameter, "w", weight}, member});
+      StateDict state;
+      ASSERT_THAT(state.Set("w", PatternTensor({7, 6}, kFloat32)), IsOk());
+      EXPECT_THAT(LoadState(*model, state),
+                  StatusIs(kPrecondition, "rank 1: the state does not fit"));
+    }
+  });
+}
+
+TEST(LoadStateTest, RefusesAGroupThatIsNotThatOfTheTensors) {
+  RunLocalRanks(kRanks, [](ProcessGroup& group) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto pair, group.NewGroup({0, 1}));
+    const auto model = Make({{kParameter, "w", Sharded(Chunks(0, kRanks), 1)}});
+    SHERD_ASSERT_OK_AND_ASSIGN(const StateDict state, State(*model));
+    const absl::Status status =
+        LoadState(*model, state, {.group = pair}).status();
+    if (group.rank() == 2) {
+      EXPECT_THAT(status, StatusIs(kPrecondition, "member"));
+    } else {
+      EXPECT_THAT(status, StatusIs(kInvalid, "lacks rank 2 of the group"));
+    }
+    // A larger group is one in which the ranks can meet.
+    if (pair->is_member()) {
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          const ShardedTensor small,
+          ShardedTensor::Full(Chunks(0, 2), {7, 6}, 1.0F, {.group = pair}));
+      ASSERT_THAT(Set(*model, "w", small), IsOk());
+    } else {
+      ASSERT_THAT(Set(*model, "w", Value()), IsOk());
+    }
+    SHERD_ASSERT_OK_AND_ASSIGN(const StateDict own, State(*model));
+    EXPECT_THAT(
+        LoadState(*model, own, {.group = DefaultGroup().value()}).status(),
+        IsOk());
+  });
+}
+
+TEST(LoadStateTest, PlainTensorsAreAMatterOfOneRank) {
+  RunLocalRanks(2, [](ProcessGroup& group) {
+    if (group.rank() == 1) return;
+    const auto model = Make({{kParameter, "w", Zeros({2})}});
+    SHERD_ASSERT_OK_AND_ASSIGN(const StateDict state, State(*model));
+    EXPECT_THAT(LoadState(*model, state).status(), IsOk());
+    EXPECT_THAT(To(*model, Device()), IsOk());
   });
 }
 

@@ -6,22 +6,40 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/status_macros.h"
 #include "sherd/core/nn/tree/module_access.h"
 #include "sherd/core/nn/tree/value_identity.h"
+#include "sherd/core/sharding/tensor/sharded_tensor_access.h"
 
 namespace sherd::internal {
+namespace {
+
+template <typename Range, typename T>
+bool Contains(const Range& range, const T& value) {
+  return std::find(range.begin(), range.end(), value) != range.end();
+}
+
+}  // namespace
 
 void GroupAgreement::Add(const Value& value) {
-  const auto* sharded = value.get_if<ShardedTensor>();
-  if (sharded == nullptr || sharded->group() == nullptr) return;
-  const std::shared_ptr<ProcessGroup>& group = sharded->group();
-  if (!group->is_member()) return;
-  if (std::find(groups_.begin(), groups_.end(), group) != groups_.end()) return;
-  groups_.push_back(group);
+  std::shared_ptr<ProcessGroup> group;
+  if (const auto* sharded = value.get_if<ShardedTensor>()) {
+    group = sharded->group();
+  } else if (const auto* partial = value.get_if<PartialTensor>()) {
+    group = partial->group();
+  }
+  if (group == nullptr || !group->is_member()) return;
+  if (!Contains(found_, group)) found_.push_back(group);
 }
 
 void GroupAgreement::AddMembers(Module& module, bool with_attributes) {
-  if (!visited_.insert(&module).second) return;
+  absl::flat_hash_set<const Module*> visited;
+  AddBelow(module, with_attributes, visited);
+}
+
+void GroupAgreement::AddBelow(Module& module, bool with_attributes,
+                              absl::flat_hash_set<const Module*>& visited) {
+  if (!visited.insert(&module).second) return;
   VisitMembers(
       module,
       [&](MemberKind kind, absl::string_view, Value& member) {
@@ -33,23 +51,39 @@ void GroupAgreement::AddMembers(Module& module, bool with_attributes) {
       },
       [&](absl::string_view, ChildSlot& slot) {
         if (slot.module() == nullptr) return;
-        AddMembers(*slot.module(), with_attributes);
+        AddBelow(*slot.module(), with_attributes, visited);
       });
+}
+
+absl::Status GroupAgreement::CheckGroups(absl::string_view operation) const {
+  if (found_.size() > 1) {
+    return absl::UnimplementedError(absl::StrCat(
+        operation, ": the sharded tensors of this rank are spread over ",
+        found_.size(), " groups; expected one"));
+  }
+  if (given_ == nullptr || found_.empty()) return absl::OkStatus();
+  for (const int rank : found_[0]->world_ranks()) {
+    if (Contains(given_->world_ranks(), rank)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        operation, ": the group '", given_->name(), "' lacks rank ", rank,
+        " of the group '", found_[0]->name(), "' of a sharded tensor"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status GroupAgreement::Agree(absl::string_view operation,
                                    absl::Status local,
                                    const AgreedValue& value) const {
-  if (groups_.size() > 1 && local.ok()) {
-    local = absl::UnimplementedError(absl::StrCat(
-        operation, ": the sharded tensors of this rank are spread over ",
-        groups_.size(), " groups; expected one"));
+  if (local.ok()) local = CheckGroups(operation);
+  if (given_ != nullptr) {
+    SHERD_RETURN_IF_ERROR(CheckMember(*given_, operation));
+    return sherd::Agree(*given_, operation, local, value);
   }
   absl::Status result;
-  for (const std::shared_ptr<ProcessGroup>& group : groups_) {
+  for (const std::shared_ptr<ProcessGroup>& group : found_) {
     result.Update(sherd::Agree(*group, operation, local, value));
   }
-  return groups_.empty() ? local : result;
+  return found_.empty() ? local : result;
 }
 
 }  // namespace sherd::internal

@@ -2,6 +2,7 @@
 #define SHERD_CORE_NN_TREE_GROUP_AGREEMENT_H_
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -14,27 +15,41 @@
 
 namespace sherd::internal {
 
-// The groups of the sharded tensors of a model that this process is a member
-// of, in the order in which Add saw them: the same on all members.
+// The groups of the sharded and partial tensors of a model that this process is
+// a member of, in the order in which Add saw them: the same on all members.
 class GroupAgreement {
  public:
+  // `group`: where the ranks agree, whatever tensors are found; null: over the
+  // groups of the tensors.
+  explicit GroupAgreement(std::shared_ptr<ProcessGroup> group = nullptr)
+      : given_(std::move(group)) {}
+
   void Add(const Value& value);
   // The members of a module and of all below, also of a tree that is not valid:
   // a rank with such a tree meets the others, too.
-  void AddMembers(Module& module, bool with_attributes);
+  void AddMembers(Module& module, bool with_attributes = true);
+  // No tensor was found that names a group.
+  bool empty() const { return found_.empty(); }
 
   // Makes an error on one rank that of all ranks of its groups; see
   // sherd::Agree. Without a group returns `local`.
-  //   kUnimplemented  There are several groups on a rank: an error would have
-  //                   to pass from one to another.
+  //   kUnimplemented       There are several groups on a rank: an error would
+  //                        have to pass from one to another.
+  //   kInvalidArgument     The given group lacks a rank of one that was found.
+  //   kFailedPrecondition  This process is not in the given group: on this rank
+  //                        alone.
   //
-  // Collective over each of the groups, once.
+  // Collective over the given group, or over each of those found, once.
   absl::Status Agree(absl::string_view operation, absl::Status local,
                      const AgreedValue& value = {}) const;
 
  private:
-  std::vector<std::shared_ptr<ProcessGroup>> groups_;
-  absl::flat_hash_set<const Module*> visited_;
+  void AddBelow(Module& module, bool with_attributes,
+                absl::flat_hash_set<const Module*>& visited);
+  absl::Status CheckGroups(absl::string_view operation) const;
+
+  const std::shared_ptr<ProcessGroup> given_;
+  std::vector<std::shared_ptr<ProcessGroup>> found_;
 };
 
 }  // namespace sherd::internal

@@ -19,12 +19,16 @@ class ModuleAccess {
   static Hooks& HooksOf(Module& module) { return module.hooks_; }
 };
 
+inline void IgnoreMember(MemberKind, absl::string_view, Value&) {}
+inline void IgnoreChild(absl::string_view, ChildSlot&) {}
+
 // Calls the functions for the members and the children of a module, in the
 // order of its Visit.
 void VisitMembers(
     Module& module,
     absl::FunctionRef<void(MemberKind, absl::string_view, Value&)> on_member,
-    absl::FunctionRef<void(absl::string_view, ChildSlot&)> on_child);
+    absl::FunctionRef<void(absl::string_view, ChildSlot&)> on_child =
+        IgnoreChild);
 
 }  // namespace sherd::internal
 

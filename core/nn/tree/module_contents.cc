@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/nn/module_tree.h"
 #include "sherd/core/nn/tree/module_access.h"
 #include "sherd/core/sharding/state_dict.h"
 
@@ -37,6 +38,21 @@ absl::Status Walk(const std::string& prefix, Module& module, int depth,
 
 }  // namespace
 
+const NamedMember* ModuleContents::FindMember(absl::string_view name) const {
+  for (const NamedMember& member : members) {
+    if (member.name == name) return &member;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<Module> ModuleContents::FindChild(
+    absl::string_view name) const {
+  for (const NamedModule& child : children) {
+    if (child.name == name) return child.module;
+  }
+  return nullptr;
+}
+
 absl::StatusOr<ModuleContents> ContentsOf(Module& module) {
   ModuleContents contents;
   absl::flat_hash_set<std::string> names;
@@ -55,7 +71,7 @@ absl::StatusOr<ModuleContents> ContentsOf(Module& module) {
       module,
       [&](MemberKind kind, absl::string_view name, Value& member) {
         check(name);
-        contents.members.push_back({kind, std::string(name), member});
+        contents.members.push_back({kind, std::string(name), member, &module});
       },
       [&](absl::string_view name, ChildSlot& slot) {
         check(name);
@@ -66,28 +82,52 @@ absl::StatusOr<ModuleContents> ContentsOf(Module& module) {
   return contents;
 }
 
-absl::Status ReplaceMember(Module& module, absl::string_view name,
-                           Value value) {
-  absl::Status status = NoAttribute(module, "", name);
-  VisitMembers(
-      module,
-      [&](MemberKind, absl::string_view member_name, Value& member) {
-        if (status.ok() || member_name != name) return;
-        member = std::move(value);
-        status = absl::OkStatus();
-      },
-      [](absl::string_view, ChildSlot&) {});
-  return status;
+absl::StatusOr<NamedMember> MemberAt(Module& root, absl::string_view path) {
+  const auto [parent, name] = SplitPath(path);
+  SHERD_ASSIGN_OR_RETURN(Module * module, Find(root, parent));
+  SHERD_ASSIGN_OR_RETURN(const ModuleContents contents, ContentsOf(*module));
+  if (const std::shared_ptr<Module> child = contents.FindChild(name)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Expected ", module->type_name(), ".", name,
+                     " to be a Tensor, but found module: `", path,
+                     "` is a module (a ", child->type_name(),
+                     "); Find finds modules, and a Sharder shards them"));
+  }
+  const NamedMember* const member = contents.FindMember(name);
+  if (member == nullptr) return NoAttribute(*module, path, name);
+  NamedMember result = *member;
+  result.path = std::string(path);
+  return result;
+}
+
+absl::StatusOr<std::vector<NamedMember>> MembersOf(Module& root) {
+  std::vector<NamedMember> result;
+  SHERD_RETURN_IF_ERROR(ForEachModule(
+      root,
+      [&](const std::string& prefix, Module&, const ModuleContents& contents) {
+        for (const NamedMember& member : contents.members) {
+          result.push_back(member);
+          result.back().path = absl::StrCat(prefix, member.name);
+        }
+        return absl::OkStatus();
+      }));
+  return result;
+}
+
+void ReplaceMember(Module& module, absl::string_view name, Value value) {
+  VisitMembers(module,
+               [&](MemberKind, absl::string_view member_name, Value& member) {
+                 if (member_name == name) member = value;
+               });
 }
 
 absl::Status ReplaceChild(Module& module, absl::string_view name,
                           std::shared_ptr<Module> child) {
-  absl::Status status = NoAttribute(module, "", name);
-  VisitMembers(
-      module, [](MemberKind, absl::string_view, Value&) {},
-      [&](absl::string_view child_name, ChildSlot& slot) {
-        if (child_name == name) status = slot.Set(child);
-      });
+  absl::Status status;
+  VisitMembers(module, IgnoreMember,
+               [&](absl::string_view child_name, ChildSlot& slot) {
+                 if (child_name == name) status = slot.Set(child);
+               });
   return status;
 }
 

@@ -15,10 +15,14 @@
 
 namespace sherd::internal {
 
+// A member of a module, as a handle.
 struct NamedMember {
-  MemberKind kind;
+  MemberKind kind = MemberKind::kParameter;
   std::string name;
   Value value;
+  Module* module = nullptr;
+  // In the tree of which MemberAt or MembersOf was asked.
+  std::string path = {};
 };
 
 // What a module holds, as handles, in the order of its Visit. Children that are
@@ -26,15 +30,23 @@ struct NamedMember {
 struct ModuleContents {
   std::vector<NamedMember> members;
   std::vector<NamedModule> children;
+
+  // Null if there is none of this name.
+  const NamedMember* FindMember(absl::string_view name) const;
+  std::shared_ptr<Module> FindChild(absl::string_view name) const;
 };
 
 //   kInvalidArgument  A name is empty, has a dot or occurs twice.
 absl::StatusOr<ModuleContents> ContentsOf(Module& module);
 
-// Replaces what a member holds.
-//   kNotFound         The module has no such member.
+// The member at a path. Errors as sherd::Get.
+absl::StatusOr<NamedMember> MemberAt(Module& root, absl::string_view path);
+// All members, in the order of ForEachModule, with its errors.
+absl::StatusOr<std::vector<NamedMember>> MembersOf(Module& root);
+
+// Replaces what a member or a child holds, which the module has.
 //   kInvalidArgument  As ChildSlot::Set.
-absl::Status ReplaceMember(Module& module, absl::string_view name, Value value);
+void ReplaceMember(Module& module, absl::string_view name, Value value);
 absl::Status ReplaceChild(Module& module, absl::string_view name,
                           std::shared_ptr<Module> child);
 

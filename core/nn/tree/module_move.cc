@@ -16,36 +16,18 @@
 namespace sherd {
 namespace {
 
-using internal::ModuleContents;
 using internal::NamedMember;
 
 constexpr char kOperation[] = "module_to";
-
-// A member that moves.
-struct Member {
-  Module* module;
-  std::string name;
-  Value value;
-};
-
-absl::Status FindMembers(Module& root, std::vector<Member>& members) {
-  return internal::ForEachModule(root, [&](const std::string&, Module& module,
-                                           const ModuleContents& contents) {
-    for (const NamedMember& member : contents.members) {
-      members.push_back({&module, member.name, member.value});
-    }
-    return absl::OkStatus();
-  });
-}
 
 bool IsSharded(const Value& value) {
   return value.kind() == ValueKind::kShardedTensor;
 }
 
 // The collectives of this rank: handles of the same elements move once.
-std::string DescribeCalls(std::vector<Member>& members) {
+std::string DescribeCalls(std::vector<NamedMember>& members) {
   absl::flat_hash_set<internal::ValueIdentity> sharded;
-  for (Member& member : members) {
+  for (NamedMember& member : members) {
     (void)internal::ForEachTensor(member.value, [&](Value& value) {
       if (IsSharded(value)) sharded.insert(*internal::IdentityOf(value));
       return absl::OkStatus();
@@ -56,11 +38,14 @@ std::string DescribeCalls(std::vector<Member>& members) {
 
 }  // namespace
 
-absl::Status To(Module& root, const Device& device) {
-  internal::GroupAgreement groups;
-  groups.AddMembers(root, /*with_attributes=*/true);
-  std::vector<Member> members;
-  absl::Status status = FindMembers(root, members);
+absl::Status To(Module& root, const Device& device,
+                const ModuleToOptions& options) {
+  internal::GroupAgreement groups(options.group);
+  groups.AddMembers(root);
+  absl::StatusOr<std::vector<NamedMember>> found = internal::MembersOf(root);
+  absl::Status status = found.status();
+  std::vector<NamedMember> members =
+      found.ok() ? *std::move(found) : std::vector<NamedMember>();
   internal::ConvertedTensors moved;
   const auto to_device = [&](const Value& value) -> absl::StatusOr<Value> {
     if (const auto* sharded = value.get_if<ShardedTensor>()) {
@@ -70,7 +55,7 @@ absl::Status To(Module& root, const Device& device) {
         value, [&](const Tensor& tensor) { return tensor.To(device); });
   };
   const auto move = [&](bool sharded) -> absl::Status {
-    for (Member& member : members) {
+    for (NamedMember& member : members) {
       SHERD_RETURN_IF_ERROR(
           internal::ForEachTensor(member.value, [&](Value& value) {
             if (IsSharded(value) != sharded) return absl::OkStatus();
@@ -86,9 +71,9 @@ absl::Status To(Module& root, const Device& device) {
                    {Fingerprint().Add(calls).value(), [&] { return calls; }}));
   // To agrees.
   SHERD_RETURN_IF_ERROR(move(/*sharded=*/true));
-  for (Member& member : members) {
-    SHERD_RETURN_IF_ERROR(internal::ReplaceMember(*member.module, member.name,
-                                                  std::move(member.value)));
+  for (NamedMember& member : members) {
+    internal::ReplaceMember(*member.module, member.name,
+                            std::move(member.value));
   }
   return absl::OkStatus();
 }

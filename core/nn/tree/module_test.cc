@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/comm/init.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/nn/containers.h"
 #include "sherd/core/nn/module_tree.h"
@@ -305,6 +306,26 @@ TEST(ToTest, RanksWithOtherTreesGetOneError) {
                 StatusIs(kInvalid, "names a member `sharded` twice"));
     model->members.pop_back();
     EXPECT_THAT(To(*model, Device()), IsOk());
+  });
+}
+
+TEST(ToTest, RanksMeetInTheGivenGroup) {
+  RunLocalRanks(3, [](ProcessGroup& group) {
+    const auto model = MakeLinear();
+    if (group.rank() != 1) {
+      SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor tensor,
+                                 ShardedTensor::Zeros(Chunks(0, 3), {7, 2}));
+      model->members.push_back({MemberKind::kBuffer, "sharded", tensor});
+    }
+    const auto all = DefaultGroup().value();
+    EXPECT_THAT(To(*model, Device(), {.group = all}),
+                StatusIs(kInvalid, "rank 1 was called with other arguments"));
+    model->members.resize(3);
+    EXPECT_THAT(To(*model, Device(), {.group = all}), IsOk());
+    // On a rank alone.
+    if (group.rank() == 1) {
+      EXPECT_THAT(To(*model, Device()), IsOk());
+    }
   });
 }
 

@@ -25,19 +25,16 @@ using internal::NamedMember;
 
 absl::StatusOr<std::vector<NamedValue>> NamedMembers(Module& root,
                                                      MemberKind kind) {
+  SHERD_ASSIGN_OR_RETURN(std::vector<NamedMember> members,
+                         internal::MembersOf(root));
   std::vector<NamedValue> result;
   absl::flat_hash_set<internal::ValueIdentity> known;
-  SHERD_RETURN_IF_ERROR(internal::ForEachModule(
-      root,
-      [&](const std::string& prefix, Module&, const ModuleContents& contents) {
-        for (const NamedMember& member : contents.members) {
-          if (member.kind != kind || member.value.is_none()) continue;
-          const auto identity = internal::IdentityOf(member.value);
-          if (identity && !known.insert(*identity).second) continue;
-          result.push_back({absl::StrCat(prefix, member.name), member.value});
-        }
-        return absl::OkStatus();
-      }));
+  for (NamedMember& member : members) {
+    if (member.kind != kind || member.value.is_none()) continue;
+    const auto identity = internal::IdentityOf(member.value);
+    if (identity && !known.insert(*identity).second) continue;
+    result.push_back({std::move(member.path), std::move(member.value)});
+  }
   return result;
 }
 
@@ -49,10 +46,7 @@ absl::StatusOr<Module*> Find(Module& root, absl::string_view path) {
   int depth = 0;
   for (const absl::string_view name : absl::StrSplit(path, '.')) {
     SHERD_ASSIGN_OR_RETURN(const ModuleContents contents, ContentsOf(*module));
-    Module* next = nullptr;
-    for (const NamedModule& child : contents.children) {
-      if (child.name == name) next = child.module.get();
-    }
+    Module* const next = contents.FindChild(name).get();
     if (next == nullptr || ++depth >= StateDict::kMaxDepth) {
       return internal::NoAttribute(*module, path, name);
     }
@@ -62,27 +56,15 @@ absl::StatusOr<Module*> Find(Module& root, absl::string_view path) {
 }
 
 absl::StatusOr<Value> Get(Module& root, absl::string_view path) {
-  const auto [parent, name] = internal::SplitPath(path);
-  SHERD_ASSIGN_OR_RETURN(Module * module, Find(root, parent));
-  SHERD_ASSIGN_OR_RETURN(const ModuleContents contents, ContentsOf(*module));
-  for (const NamedMember& member : contents.members) {
-    if (member.name == name) return member.value;
-  }
-  for (const NamedModule& child : contents.children) {
-    if (child.name != name) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("`", path, "` is a module (a ", child.module->type_name(),
-                     "): expected the path of a parameter, buffer or "
-                     "attribute; Find finds modules"));
-  }
-  return internal::NoAttribute(*module, path, name);
+  SHERD_ASSIGN_OR_RETURN(NamedMember member, internal::MemberAt(root, path));
+  return std::move(member.value);
 }
 
 absl::Status Set(Module& root, absl::string_view path, Value value) {
-  SHERD_RETURN_IF_ERROR(Get(root, path).status());
-  const auto [parent, name] = internal::SplitPath(path);
-  SHERD_ASSIGN_OR_RETURN(Module * module, Find(root, parent));
-  return internal::ReplaceMember(*module, name, std::move(value));
+  SHERD_ASSIGN_OR_RETURN(const NamedMember member,
+                         internal::MemberAt(root, path));
+  internal::ReplaceMember(*member.module, member.name, std::move(value));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<NamedValue>> NamedParameters(Module& root) {
