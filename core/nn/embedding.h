@@ -100,6 +100,13 @@ class EmbeddingBag : public Module {
 // Tree. Paths of the weights are `embedding_bags.NAME.weight`. A child that a
 // plan has replaced by a module of another class, or that has output hooks, is
 // called after the LookUp of the others, in the order of the children.
+//
+// Errors. Where any weight below is sharded, an error of one rank, in its
+// inputs, in a child that is called or in a hook of one, is that of all ranks
+// of its group: "look_up: rank 1: "user": …". The weights have one group, or it
+// is kUnimplemented.
+//
+// Cost. Beside the LookUp an agreement after each child that is called.
 class EmbeddingBagCollection : public Module {
  public:
   EmbeddingBagCollection() : embedding_bags_(std::make_shared<ModuleDict>()) {}

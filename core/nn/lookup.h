@@ -146,6 +146,9 @@ struct LookUpOptions {
 //                        mode than kSum.
 //   other                On devices, errors of DeviceRuntime.
 //   kResourceExhausted   There is no memory for a result.
+//   kDataLoss            A rank sent lengths or ids that cannot be; with
+//                        messages, the group is poisoned.
+//   other                Of a user's operation; see LookUpOp.
 // After the failure of a rank (kUnavailable, kDeadlineExceeded) the group is
 // poisoned, and outputs are unspecified; so are rows that max_norm scales.
 //
@@ -179,7 +182,14 @@ absl::Status LookUpInto(absl::Span<const TableLookUp> lookups,
 //            const BagOptions& options) -> absl::StatusOr<Tensor> { … });
 //
 // LookUp then calls it for tables with such a spec, after all others, in their
-// order. All ranks register alike.
+// order. All ranks register alike. It may be collective over the table's group,
+// and may call LookUp for other tables.
+//
+// Errors. Its error on one rank becomes that of all, "rank 1: table 2: …",
+// before the next operation is called; outputs are as before, rows that
+// max_norm has scaled stay so.
+//   kInvalidArgument  It returned no tensor, or one that a given output does
+//                     not fit.
 struct LookUpOp {
   static constexpr absl::string_view kName = "look_up";
   using Signature = absl::StatusOr<Tensor>(const ShardedTensor& table,

@@ -4,7 +4,9 @@
 #include <typeinfo>
 
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/nn/tree/group_agreement.h"
 #include "sherd/core/nn/tree/module_access.h"
 #include "sherd/core/tensor/random.h"
 
@@ -51,7 +53,15 @@ absl::Status SetBags(absl::Span<const Value> inputs, size_t most, Bags& bags) {
                                           &bags.per_sample_weights};
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].is_none()) continue;
-    SHERD_ASSIGN_OR_RETURN(*members[i], inputs[i].Get<Tensor>());
+    const auto* const tensor = inputs[i].get_if<Tensor>();
+    if (tensor == nullptr) {
+      constexpr absl::string_view kNames[] = {"input", "offsets",
+                                              "per_sample_weights"};
+      return absl::InvalidArgumentError(
+          absl::StrCat(kNames[i], " need to be torch.Tensor, but found ",
+                       Name(inputs[i].kind())));
+    }
+    *members[i] = *tensor;
   }
   return absl::OkStatus();
 }
@@ -67,6 +77,11 @@ absl::StatusOr<Value> LookUpOne(const Value& weight, absl::string_view name,
   SHERD_RETURN_IF_ERROR(internal::LookUpAfter(
       local, absl::MakeConstSpan(&lookup, 1), absl::MakeSpan(&output, 1)));
   return Value(std::move(output));
+}
+
+bool IsShared(const EmbeddingTable& table) {
+  const auto* const sharded = std::get_if<ShardedTensor>(&table);
+  return sharded != nullptr && sharded->group() != nullptr;
 }
 
 // The inputs of a child.
@@ -157,6 +172,7 @@ absl::StatusOr<Value> EmbeddingBagCollection::Forward(
   absl::Status local = Distribute(inputs, children, given);
   std::vector<TableLookUp> lookups;
   std::vector<size_t> positions;
+  bool shared = false;
   for (size_t i = 0; i < children.size(); ++i) {
     const EmbeddingBag* const bag = PlainBag(*children[i].module);
     if (bag == nullptr) continue;
@@ -167,16 +183,20 @@ absl::StatusOr<Value> EmbeddingBagCollection::Forward(
         TableOf(bag->weight(), children[i].name);
     // Even without it: the other ranks wait for this one in their lookup.
     if (table.ok()) lookup.table = *std::move(table);
+    shared = shared || IsShared(lookup.table);
     if (local.ok()) local = table.status();
-    if (!local.ok()) continue;
-    const absl::Status set = SetBags(ListOf(given[i]), 3, lookup.bags);
-    if (set.ok()) continue;
-    local = absl::Status(set.code(), absl::StrCat("\"", children[i].name,
-                                                  "\": ", set.message()));
+    if (local.ok()) {
+      local = Annotate(SetBags(ListOf(given[i]), 3, lookup.bags),
+                       absl::StrCat("\"", children[i].name, "\""));
+    }
   }
+  // Where the lookup has no group, the weights of the others may have one.
+  internal::GroupAgreement groups;
+  groups.AddMembers(*this);
   std::vector<Tensor> outputs(lookups.size());
-  SHERD_RETURN_IF_ERROR(
-      internal::LookUpAfter(local, lookups, absl::MakeSpan(outputs)));
+  local = internal::LookUpAfter(local, lookups, absl::MakeSpan(outputs));
+  if (!shared) local = groups.Agree(LookUpOp::kName, std::move(local));
+  SHERD_RETURN_IF_ERROR(local);
   ValueMap result;
   size_t next = 0;
   for (size_t i = 0; i < children.size(); ++i) {
@@ -184,9 +204,12 @@ absl::StatusOr<Value> EmbeddingBagCollection::Forward(
       result.emplace(children[i].name, std::move(outputs[next++]));
       continue;
     }
-    SHERD_ASSIGN_OR_RETURN(Value output,
-                           children[i].module->Call(ListOf(given[i])));
-    result.emplace(children[i].name, std::move(output));
+    absl::StatusOr<Value> output = children[i].module->Call(ListOf(given[i]));
+    // The next one may be collective.
+    SHERD_RETURN_IF_ERROR(groups.Agree(
+        LookUpOp::kName,
+        Annotate(output.status(), absl::StrCat("\"", children[i].name, "\""))));
+    result.emplace(children[i].name, *std::move(output));
   }
   return Value(std::move(result));
 }

@@ -94,8 +94,6 @@ TEST(EmbeddingTest, LooksUpAndClones) {
   EXPECT_THAT(words->Call({}).status(), StatusIs(kInvalid, "got 0 inputs"));
   EXPECT_THAT(words->Call({Ids(0), Ids(0)}).status(),
               StatusIs(kInvalid, "expected ids as inputs, got 2"));
-  EXPECT_THAT(words->Call({ValueList{}}).status(),
-              StatusIs(kInvalid, "Expected a tensor, but found list"));
   EXPECT_THAT(Embedding::Create(10, 3, {.padding_idx = 10}).status(),
               StatusIs(kInvalid, "padding_idx must be within"));
 }
@@ -110,8 +108,45 @@ TEST(EmbeddingTest, ABagTakesOffsetsAndWeights) {
   ASSERT_THAT(y, IsOk());
   EXPECT_THAT(*y->Get<Tensor>(), TensorBitwiseEq(ModelLookUp(
                                      weight, bags, {.mode = BagMode::kSum})));
-  EXPECT_THAT(bag->Call({bags.ids, Value(), Value()}).status(),
-              StatusIs(kInvalid, "offsets is required for 1D input"));
+}
+
+// The reference's rejections of what a module is called with. LookUp has those
+// of tensors: see lookup_errors_test.cc.
+TEST(EmbeddingTest, RefusesInputsThatAreNone) {
+  const Tensor ids = Ids(0);
+  const Tensor flat = ids.Flatten().value();
+  const Tensor offsets = Tensor::FromSpan<int32_t>({0, 3}, {2}).value();
+  const auto bag = EmbeddingBag::Create(10, 3, {.mode = BagMode::kSum}).value();
+  const auto words = Embedding::Create(10, 3).value();
+  const struct {
+    std::shared_ptr<Module> module;
+    std::vector<Value> inputs;
+    std::string phrase;
+  } kCases[] = {
+      {words, {ValueList{}}, "input need to be torch.Tensor, but found list"},
+      {words, {Value()}, "input need to be torch.Tensor"},
+      {words, {ValueMap{}}, "input need to be torch.Tensor, but found map"},
+      {bag, {ValueList{}}, "input need to be torch.Tensor, but found list"},
+      {bag, {flat, ValueMap{}}, "offsets need to be torch.Tensor"},
+      {bag,
+       {flat, offsets, ValueList{}},
+       "per_sample_weights need to be torch.Tensor"},
+      {bag, {flat, Value(), Value()}, "offsets is required for 1D input"},
+      {bag, {ids, offsets}, "Input dimension needs to be exactly 1 dim"},
+      {bag, {ids, Value(), flat}, "not equal to input size"},
+      {bag, {}, "got 0 inputs"},
+      {bag, {ids, ids, ids, ids}, "got 4 inputs"},
+      {std::make_shared<Embedding>(ValueList{}),
+       {ids},
+       "Expected Embedding.weight to be a Tensor, but found list"},
+      {std::make_shared<EmbeddingBag>(Value()),
+       {ids},
+       "Expected EmbeddingBag.weight to be a Tensor, but found none"},
+  };
+  for (const auto& c : kCases) {
+    EXPECT_THAT(c.module->Call(c.inputs).status(),
+                StatusIs(kInvalid, c.phrase));
+  }
 }
 
 TEST(EmbeddingTest, ACollectionShardedByAPlanEqualsTheLocalOne) {
@@ -185,12 +220,93 @@ TEST(EmbeddingTest, AWrongInputOfOneRankIsTheErrorOfAll) {
     const std::vector<std::pair<ValueMap, std::string>> wrong = {
         {one_less, "got none for \"t4\""},
         {one_more, "got inputs for 11 tables, expected 10"},
-        {list_in_list, "\"t7\": Expected a tensor, but found list"}};
-    for (const auto& [inputs, phrase] : wrong) {
-      EXPECT_THAT(collection->Call({group.rank() == 2 ? inputs : all}).status(),
-                  AllOf(StatusIs(kInvalid, phrase), BlamesRank(2)));
+        {list_in_list, "input need to be torch.Tensor, but found list"}};
+    // Called in one lookup, or each by itself.
+    for (const bool hooked : {false, true}) {
+      for (const NamedModule& bag : collection->embedding_bags().modules()) {
+        if (!hooked) break;
+        bag.module->AddOutputHook([](Value y) { return y; });
+      }
+      for (const auto& [inputs, phrase] : wrong) {
+        EXPECT_THAT(
+            collection->Call({group.rank() == 2 ? inputs : all}).status(),
+            AllOf(StatusIs(kInvalid, phrase), BlamesRank(2)));
+      }
+      EXPECT_THAT(collection->Call({all}), IsOk());
     }
-    EXPECT_THAT(collection->Call({all}), IsOk());
+  });
+}
+
+// Calls a bag, and may fail then.
+class Wrapped : public Module {
+ public:
+  explicit Wrapped(std::shared_ptr<Module> bag) : bag_(std::move(bag)) {}
+  std::shared_ptr<Module> Clone() const override { return CloneOf(*this); }
+  absl::string_view type_name() const override { return "Wrapped"; }
+  bool fails = false;
+
+ protected:
+  absl::StatusOr<Value> Forward(absl::Span<const Value> inputs) override {
+    absl::StatusOr<Value> output = bag_->Call(inputs);
+    if (fails) return absl::DataLossError("wrapped");
+    return output;
+  }
+  void Visit(ModuleVisitor& v) override { v.Child("bag", bag_); }
+
+ private:
+  std::shared_ptr<Module> bag_;
+};
+
+TEST(EmbeddingTest, AnErrorOfAReplacedChildIsThatOfAllRanks) {
+  RunLocalRanks(kRanks, [&](ProcessGroup& group) {
+    const auto collection = Collection();
+    ASSERT_THAT(Shard(*collection), IsOk());
+    auto& children = const_cast<ModuleDict&>(collection->embedding_bags());
+    std::vector<std::shared_ptr<Wrapped>> wrapped;
+    for (int t = 0; t < kTables; ++t) {
+      wrapped.push_back(std::make_shared<Wrapped>(children.Find(NameOf(t))));
+      ASSERT_THAT(children.Insert(NameOf(t), wrapped.back()), IsOk());
+    }
+    wrapped[3]->fails = group.rank() == 2;
+    EXPECT_THAT(collection->Call({Ids(0)}).status(),
+                AllOf(StatusIs(absl::StatusCode::kDataLoss, "\"t3\": wrapped"),
+                      BlamesRank(2)));
+    wrapped[3]->fails = false;
+    EXPECT_THAT(collection->Call({Ids(0)}), IsOk());
+  });
+}
+
+TEST(EmbeddingTest, AnErrorOfAHookIsThatOfAllRanks) {
+  RunLocalRanks(kRanks, [&](ProcessGroup& group) {
+    const auto collection = Collection();
+    ASSERT_THAT(Shard(*collection), IsOk());
+    const bool fails = group.rank() == 2;
+    for (const NamedModule& bag : collection->embedding_bags().modules()) {
+      const bool here = fails && bag.name == "t3";
+      bag.module->AddOutputHook([here](Value y) -> absl::StatusOr<Value> {
+        if (here) return absl::DataLossError("a hook");
+        return y;
+      });
+    }
+    EXPECT_THAT(collection->Call({Ids(0)}).status(),
+                AllOf(StatusIs(absl::StatusCode::kDataLoss, "\"t3\": a hook"),
+                      BlamesRank(2)));
+    EXPECT_THAT(group.Barrier(), IsOk());
+  });
+}
+
+TEST(EmbeddingTest, WeightsOfTwoGroupsAreRefused) {
+  RunLocalRanks(kRanks, [&](ProcessGroup& group) {
+    const auto other = group.NewGroup({0, 1, 2, 3}).value();
+    const auto collection = Collection();
+    ASSERT_THAT(Shard(*collection), IsOk());
+    auto& children = const_cast<ModuleDict&>(collection->embedding_bags());
+    const auto bag = EmbeddingBag::Create(10, 8).value();
+    ASSERT_THAT(ShardParameter(*bag, "weight", Chunks(0), {.group = other}),
+                IsOk());
+    ASSERT_THAT(children.Insert("t3", std::make_shared<Wrapped>(bag)), IsOk());
+    EXPECT_THAT(collection->Call({Ids(0)}).status(),
+                StatusIs(absl::StatusCode::kUnimplemented, "2 groups"));
   });
 }
 

@@ -17,6 +17,8 @@
 #include "sherd/core/nn/lookup/lookup_place.h"
 #include "sherd/core/nn/lookup/lookup_plan.h"
 #include "sherd/core/nn/lookup/max_norm.h"
+#include "sherd/core/nn/lookup/own_ops.h"
+#include "sherd/core/nn/lookup/peer_counts.h"
 #include "sherd/core/sharding/sharded_op_registry.h"
 #include "sherd/core/sharding/tensor/sharded_tensor_access.h"
 #include "sherd/core/tensor/device.h"
@@ -359,7 +361,11 @@ absl::Status LookUpCall::ReadByMessages() {
   const auto rank = static_cast<size_t>(group_->rank());
   absl::Span<uint64_t> received = plan_.Note(ranks);
   for (size_t r = 0; r < ranks; ++r) {
-    received[r] = plan_.notes()[r * (ranks + 2) + 2 + rank];
+    const auto lengths = plan_.notes().subspan(r * (ranks + 2) + 2, ranks);
+    // All ranks see all lengths, and an error of one is that of all.
+    SHERD_RETURN_IF_ERROR(
+        internal::CheckMessageLengths(static_cast<int>(r), lengths));
+    received[r] = lengths[rank];
   }
   SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kBeforeShardCopy));
   for (PlannedTable& table : plan_.tables()) {
@@ -434,53 +440,18 @@ absl::Status LookUpTogether(const absl::Status& local,
   return status;
 }
 
-// Whether a user's implementation serves the table.
-bool HasOwnOp(const TableLookUp& lookup) {
-  const auto* const table = std::get_if<ShardedTensor>(&lookup.table);
-  return table != nullptr && table->defined() &&
-         internal::FindShardedOp(typeid(LookUpOp), LookUpOp::kName,
-                                 *table->spec())
-             .ok();
-}
-
-absl::Status LookUpWithOwnOps(const absl::Status& local,
-                              absl::Span<const TableLookUp> lookups,
-                              absl::Span<Tensor> outputs,
-                              const LookUpOptions& options) {
-  std::vector<TableLookUp> common;
-  std::vector<Tensor> results;
-  for (size_t t = 0; t < lookups.size(); ++t) {
-    if (HasOwnOp(lookups[t])) continue;
-    common.push_back(lookups[t]);
-    results.push_back(outputs[t]);
-  }
-  SHERD_RETURN_IF_ERROR(
-      LookUpTogether(local, common, absl::MakeSpan(results), options));
-  size_t next = 0;
-  for (size_t t = 0; t < lookups.size(); ++t) {
-    if (!HasOwnOp(lookups[t])) {
-      outputs[t] = results[next++];
-      continue;
-    }
-    SHERD_ASSIGN_OR_RETURN(
-        Tensor result,
-        CallShardedOp<LookUpOp>(std::get<ShardedTensor>(lookups[t].table),
-                                lookups[t].bags, lookups[t].options));
-    if (outputs[t].defined()) {
-      SHERD_RETURN_IF_ERROR(outputs[t].CopyFrom(result));
-    } else {
-      outputs[t] = std::move(result);
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status LookUpChecked(const absl::Status& local,
                            absl::Span<const TableLookUp> lookups,
                            absl::Span<Tensor> outputs,
                            const LookUpOptions& options) {
   if (!RegisteredSpecs<LookUpOp>().empty()) {
-    return LookUpWithOwnOps(local, lookups, outputs, options);
+    const GroupPtr group = GroupOf(lookups);
+    absl::Status checked = local;
+    for (size_t t = 0; t < lookups.size(); ++t) {
+      checked.Update(OfTable(t, CheckGroup(lookups[t], group)));
+    }
+    return internal::LookUpWithOwnOps(checked, group.get(), lookups, outputs,
+                                      options, LookUpTogether);
   }
   return LookUpTogether(local, lookups, outputs, options);
 }

@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/reduction.h"
+#include "sherd/core/nn/lookup/peer_counts.h"
 #include "sherd/core/nn/lookup/table_layout.h"
 
 namespace sherd::internal {
@@ -21,8 +22,9 @@ void SortAndUnify(Ids& ids) {
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
 }
 
-// The ids of all ranks, ascending.
-absl::StatusOr<Ids> AllIds(const BagView& bags, ProcessGroup* group,
+// The ids of all ranks for a table with `rows` rows, ascending.
+absl::StatusOr<Ids> AllIds(const BagView& bags, int64_t rows,
+                           ProcessGroup* group,
                            const CollectiveOptions& options) {
   Ids own(static_cast<size_t>(bags.ids().size()));
   for (size_t i = 0; i < own.size(); ++i) {
@@ -35,6 +37,7 @@ absl::StatusOr<Ids> AllIds(const BagView& bags, ProcessGroup* group,
   const auto count = static_cast<int64_t>(own.size());
   SHERD_RETURN_IF_ERROR(group->AllGather<int64_t>(
       absl::MakeConstSpan(&count, 1), absl::MakeSpan(counts), options));
+  SHERD_RETURN_IF_ERROR(CheckIdCounts(counts, rows));
   size_t total = 0;
   for (const int64_t n : counts) total += static_cast<size_t>(n);
   Ids all(total);
@@ -49,6 +52,12 @@ absl::StatusOr<Ids> AllIds(const BagView& bags, ProcessGroup* group,
       ConstBytes(reinterpret_cast<const std::byte*>(own.data()),
                  own.size() * sizeof(int64_t)),
       recvs, options));
+  absl::Span<const int64_t> rest = all;
+  for (size_t r = 0; r < ranks; ++r) {
+    const auto ids = rest.first(static_cast<size_t>(counts[r]));
+    SHERD_RETURN_IF_ERROR(CheckIds(static_cast<int>(r), ids, rows));
+    rest.remove_prefix(ids.size());
+  }
   SortAndUnify(all);
   return all;
 }
@@ -149,7 +158,8 @@ absl::Status Renormalize(PlannedTable& table, ProcessGroup* group,
                          const CollectiveOptions& options, bool direct) {
   if (group != nullptr && group->size() == 1) group = nullptr;
   const int rank = group == nullptr ? 0 : group->rank();
-  SHERD_ASSIGN_OR_RETURN(const Ids ids, AllIds(table.bags, group, options));
+  SHERD_ASSIGN_OR_RETURN(const Ids ids,
+                         AllIds(table.bags, table.rows, group, options));
   const PowerSum power(table.options.norm_type);
   std::vector<double> sums(ids.size());
   DispatchTable(table.dtype, [&](auto tag) {

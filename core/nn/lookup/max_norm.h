@@ -15,8 +15,9 @@ namespace sherd::internal {
 // replicas too. With `direct` one rank sums a whole row, in the order of its
 // columns, so that the norm does not depend on the layout.
 //
-// Collective for a shared table; otherwise `group` is null. Errors. Those of
-// the collectives, after which rows are as before or scaled.
+// Collective for a shared table; otherwise `group` is null. Errors. kDataLoss
+// for ids of a rank that are none, with rows as before; those of the
+// collectives, after which rows are as before or scaled.
 absl::Status Renormalize(PlannedTable& table, ProcessGroup* group,
                          const CollectiveOptions& options, bool direct);
 

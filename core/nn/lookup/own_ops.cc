@@ -1,0 +1,163 @@
+#include "sherd/core/nn/lookup/own_ops.h"
+
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "sherd/core/base/error_info.h"
+#include "sherd/core/base/fingerprint.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/collective/agreement.h"
+#include "sherd/core/comm/collective/operation_label.h"
+#include "sherd/core/sharding/sharded_op_registry.h"
+#include "sherd/core/sharding/tensor/sharded_tensor_access.h"
+
+namespace sherd::internal {
+namespace {
+
+bool HasOwnOp(const TableLookUp& lookup) {
+  const auto* const table = std::get_if<ShardedTensor>(&lookup.table);
+  return table != nullptr && table->defined() &&
+         FindShardedOp(typeid(LookUpOp), LookUpOp::kName, *table->spec()).ok();
+}
+
+bool IsShared(const TableLookUp& lookup) {
+  const auto* const table = std::get_if<ShardedTensor>(&lookup.table);
+  return table != nullptr && table->defined() && table->group() != nullptr;
+}
+
+absl::Status Misfit(const Tensor& output, const Tensor& result) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the output needs to be a contiguous, writable Tensor of ",
+      Name(result.dtype()), " and size ", FormatDims(result.sizes()), ", got ",
+      Name(output.dtype()), " and size ", FormatDims(output.sizes())));
+}
+
+// One call.
+class OwnOpsCall {
+ public:
+  OwnOpsCall(ProcessGroup* group, absl::Span<const TableLookUp> lookups,
+             absl::Span<Tensor> outputs, const LookUpOptions& options)
+      : group_(group),
+        lookups_(lookups),
+        outputs_(outputs),
+        options_(options),
+        results_(lookups.size()) {
+    for (size_t t = 0; t < lookups.size(); ++t) {
+      (HasOwnOp(lookups[t]) ? own_ : others_).push_back(t);
+    }
+    collective_.timeout = options.timeout;
+  }
+
+  absl::Status Run(const absl::Status& local, LookUpFunction look_up) {
+    SHERD_RETURN_IF_ERROR(LookUpOthers(local, look_up));
+    for (const size_t t : own_) {
+      SHERD_RETURN_IF_ERROR(
+          Agree(Annotate(CallOwn(t), absl::StrCat("table ", t))));
+    }
+    for (size_t t = 0; t < results_.size(); ++t) {
+      if (!outputs_[t].defined()) {
+        outputs_[t] = std::move(results_[t]);
+      } else {
+        SHERD_RETURN_IF_ERROR(outputs_[t].CopyFrom(results_[t]));
+      }
+    }
+    if (options_.stats != nullptr) *options_.stats = stats_;
+    return absl::OkStatus();
+  }
+
+ private:
+  // Into new tensors: an operation may fail afterwards.
+  absl::Status LookUpOthers(absl::Status local, LookUpFunction look_up) {
+    std::vector<TableLookUp> lookups;
+    std::vector<Tensor> results;
+    bool shared = false;
+    for (const size_t t : others_) {
+      shared = shared || IsShared(lookups_[t]);
+      lookups.push_back(lookups_[t]);
+      // Of the size of what is given, which is compared before data moves.
+      absl::StatusOr<Tensor> result = RoomLike(outputs_[t]);
+      local.Update(result.status());
+      results.push_back(result.ok() ? *std::move(result) : Tensor());
+    }
+    LookUpOptions options = options_;
+    options.stats = &stats_;
+    absl::Status status =
+        look_up(local, lookups, absl::MakeSpan(results), options);
+    // With a shared table this was a collective call, and is agreed on.
+    if (!shared) status = Agree(status);
+    SHERD_RETURN_IF_ERROR(status);
+    for (size_t i = 0; i < others_.size(); ++i) {
+      results_[others_[i]] = std::move(results[i]);
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::StatusOr<Tensor> RoomLike(const Tensor& output) {
+    if (!output.defined()) return Tensor();
+    if (!output.is_contiguous() || (output.numel() > 0 && !output.writable())) {
+      return Misfit(output, output);
+    }
+    return Tensor::Empty(output.sizes(),
+                         {.dtype = output.dtype(), .device = output.device()});
+  }
+
+  absl::Status CallOwn(size_t t) {
+    SHERD_ASSIGN_OR_RETURN(
+        results_[t],
+        CallShardedOp<LookUpOp>(std::get<ShardedTensor>(lookups_[t].table),
+                                lookups_[t].bags, lookups_[t].options));
+    const Tensor& result = results_[t];
+    const Tensor& output = outputs_[t];
+    if (!result.defined()) {
+      return absl::InvalidArgumentError("the operation returned no Tensor");
+    }
+    if (!output.defined() ||
+        (output.dtype() == result.dtype() && output.sizes() == result.sizes() &&
+         output.is_contiguous() &&
+         (output.numel() == 0 || output.writable()))) {
+      return absl::OkStatus();
+    }
+    return Misfit(output, result);
+  }
+
+  absl::Status Agree(const absl::Status& local) const {
+    if (group_ == nullptr) return InOperation(LookUpOp::kName, local);
+    std::string text = absl::StrCat(lookups_.size(), " tables\n");
+    for (const size_t t : own_) {
+      absl::StrAppend(&text, "table ", t, " with an operation of its own\n");
+    }
+    return sherd::Agree(
+        *group_, LookUpOp::kName, local,
+        {Fingerprint().Add(text).value(), [&text] { return text; }},
+        collective_);
+  }
+
+  ProcessGroup* const group_;
+  const absl::Span<const TableLookUp> lookups_;
+  const absl::Span<Tensor> outputs_;
+  const LookUpOptions& options_;
+  CollectiveOptions collective_;
+  // Positions of tables.
+  std::vector<size_t> own_;
+  std::vector<size_t> others_;
+  std::vector<Tensor> results_;
+  LookUpStats stats_;
+};
+
+}  // namespace
+
+absl::Status LookUpWithOwnOps(const absl::Status& local, ProcessGroup* group,
+                              absl::Span<const TableLookUp> lookups,
+                              absl::Span<Tensor> outputs,
+                              const LookUpOptions& options,
+                              LookUpFunction look_up) {
+  if (group != nullptr) {
+    SHERD_RETURN_IF_ERROR(CheckMember(*group, LookUpOp::kName));
+  }
+  return OwnOpsCall(group, lookups, outputs, options).Run(local, look_up);
+}
+
+}  // namespace sherd::internal

@@ -1,0 +1,54 @@
+#include "sherd/core/nn/lookup/peer_counts.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "sherd/core/base/error_info.h"
+
+namespace sherd::internal {
+namespace {
+
+absl::Status Garbled(int rank, const std::string& what) {
+  return WithRank(
+      absl::DataLossError(absl::StrCat("rank ", rank, " sent ", what)), rank);
+}
+
+}  // namespace
+
+absl::Status CheckMessageLengths(int sender,
+                                 absl::Span<const uint64_t> lengths) {
+  for (const uint64_t length : lengths) {
+    if (length <= kMaxMessageBytes && length % 8 == 0) continue;
+    return Garbled(
+        sender, absl::StrCat("the length ", length,
+                             " of a message, expected a multiple of 8 up to ",
+                             kMaxMessageBytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckIdCounts(absl::Span<const int64_t> counts, int64_t rows) {
+  for (size_t r = 0; r < counts.size(); ++r) {
+    if (counts[r] >= 0 && counts[r] <= rows) continue;
+    return Garbled(
+        static_cast<int>(r),
+        absl::StrCat("the number ", counts[r],
+                     " of different ids of a table with ", rows, " rows"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckIds(int sender, absl::Span<const int64_t> ids, int64_t rows) {
+  int64_t least = 0;
+  for (const int64_t id : ids) {
+    if (id < least || id >= rows) {
+      return Garbled(
+          sender, absl::StrCat("the id ", id, " where one of ", least, " to ",
+                               rows - 1, " can follow"));
+    }
+    least = id + 1;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sherd::internal

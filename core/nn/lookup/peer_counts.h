@@ -1,0 +1,30 @@
+#ifndef SHERD_CORE_NN_LOOKUP_PEER_COUNTS_H_
+#define SHERD_CORE_NN_LOOKUP_PEER_COUNTS_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+
+// Checks of what other ranks tell in a lookup, before memory is taken for it
+// and before it addresses rows. Pure. All return kDataLoss with the rank.
+namespace sherd::internal {
+
+// A message of a rank to another is a multiple of 8 bytes long, and at most so
+// many.
+inline constexpr uint64_t kMaxMessageBytes = uint64_t{1} << 40;
+
+// `lengths`: of the messages of `sender` to each rank, in bytes.
+absl::Status CheckMessageLengths(int sender,
+                                 absl::Span<const uint64_t> lengths);
+
+// `counts[r]`: of the ids of rank r, which are different rows of a table with
+// `rows` rows.
+absl::Status CheckIdCounts(absl::Span<const int64_t> counts, int64_t rows);
+
+// `ids`: those of `sender`, which ascend.
+absl::Status CheckIds(int sender, absl::Span<const int64_t> ids, int64_t rows);
+
+}  // namespace sherd::internal
+
+#endif  // SHERD_CORE_NN_LOOKUP_PEER_COUNTS_H_

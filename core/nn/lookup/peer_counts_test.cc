@@ -1,0 +1,150 @@
+#include "sherd/core/nn/lookup/peer_counts.h"
+
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/nn/lookup.h"
+#include "sherd/core/nn/lookup/lookup_model.h"
+#include "sherd/core/nn/lookup/max_norm.h"
+#include "sherd/core/nn/lookup/planned_table.h"
+#include "sherd/core/sharding/placement.h"
+#include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/tensor/tensor.h"
+#include "sherd/testing/local_ranks.h"
+#include "sherd/testing/matchers.h"
+#include "sherd/testing/random_layouts.h"
+#include "sherd/testing/tensor_matchers.h"
+
+namespace sherd::internal {
+namespace {
+
+using ::sherd::testing::BlamesRank;
+using ::sherd::testing::CaseCount;
+using ::sherd::testing::IsOk;
+using ::sherd::testing::RandomSeed;
+using ::sherd::testing::RunLocalRanks;
+using ::sherd::testing::ShardsOf;
+using ::sherd::testing::StatusIs;
+using ::testing::AllOf;
+
+constexpr absl::StatusCode kGarbled = absl::StatusCode::kDataLoss;
+constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+
+TEST(PeerCountsTest, LengthsOfMessages) {
+  EXPECT_THAT(CheckMessageLengths(1, {0, 8, 1 << 20, kMaxMessageBytes}),
+              IsOk());
+  for (const uint64_t length :
+       {uint64_t{1}, uint64_t{12}, kMaxMessageBytes + 8, uint64_t{1} << 63,
+        ~uint64_t{0}, ~uint64_t{7}}) {
+    EXPECT_THAT(
+        CheckMessageLengths(1, {0, length}),
+        AllOf(StatusIs(kGarbled, "rank 1 sent the length"), BlamesRank(1)))
+        << length;
+  }
+}
+
+TEST(PeerCountsTest, NumbersOfIds) {
+  EXPECT_THAT(CheckIdCounts({0, 10, 3}, 10), IsOk());
+  for (const int64_t count : {int64_t{-1}, int64_t{11}, kLeast, kMost}) {
+    EXPECT_THAT(
+        CheckIdCounts({0, 10, count}, 10),
+        AllOf(StatusIs(kGarbled, "rank 2 sent the number"), BlamesRank(2)))
+        << count;
+  }
+}
+
+TEST(PeerCountsTest, Ids) {
+  EXPECT_THAT(CheckIds(0, {}, 0), IsOk());
+  EXPECT_THAT(CheckIds(0, {0, 1, 9}, 10), IsOk());
+  const std::vector<std::vector<int64_t>> garbled = {
+      {-1}, {10}, {3, 3}, {3, 2}, {0, kMost}, {kLeast}, {kMost, 1}};
+  for (const std::vector<int64_t>& ids : garbled) {
+    EXPECT_THAT(CheckIds(2, ids, 10),
+                AllOf(StatusIs(kGarbled, "rank 2 sent the id"), BlamesRank(2)));
+  }
+}
+
+TEST(PeerCountsTest, RandomIdsAreRefusedOrAddressRows) {
+  std::mt19937_64 random(RandomSeed());
+  int64_t accepted = 0;
+  const int64_t cases = CaseCount(20000);
+  for (int64_t i = 0; i < cases; ++i) {
+    const auto rows = static_cast<int64_t>(random() % 20);
+    std::vector<int64_t> ids;
+    int64_t next = 0;
+    for (uint64_t n = random() % 4; n > 0; --n) {
+      next += static_cast<int64_t>(random() % 6);
+      ids.push_back(random() % 16 == 0 ? static_cast<int64_t>(random()) : next);
+      ++next;
+    }
+    if (!CheckIds(0, ids, rows).ok()) continue;
+    ++accepted;
+    for (size_t k = 0; k < ids.size(); ++k) {
+      EXPECT_TRUE(ids[k] >= 0 && ids[k] < rows);
+      EXPECT_TRUE(k == 0 || ids[k - 1] < ids[k]);
+    }
+  }
+  EXPECT_GT(accepted, cases / 10);
+  EXPECT_LT(accepted, cases);
+}
+
+// Rank 1 takes part in the collectives of max_norm by hand.
+TEST(PeerCountsTest, MaxNormRefusesWhatAPeerSends) {
+  const Tensor ids = Tensor::FromSpan<int64_t>({2, 5}, {1, 2}).value();
+  const struct {
+    int64_t count;
+    std::vector<int64_t> ids;
+    std::string phrase;
+  } kCases[] = {{int64_t{1} << 61, {}, "the number"},
+                {-1, {}, "the number"},
+                {2, {4, 7}, "the id 7"},
+                {2, {-8, 4}, "the id -8"},
+                {2, {4, 4}, "the id 4"}};
+  for (const auto& c : kCases) {
+    RunLocalRanks(3, [&](ProcessGroup& group) {
+      if (group.rank() == 1) {
+        std::vector<int64_t> counts(3);
+        ASSERT_THAT(group.AllGather<int64_t>(absl::MakeConstSpan(&c.count, 1),
+                                             absl::MakeSpan(counts)),
+                    IsOk());
+        if (c.ids.empty()) return;
+        std::vector<int64_t> all(6);
+        std::vector<MutableBytes> recvs;
+        for (size_t r = 0; r < 3; ++r) {
+          recvs.emplace_back(reinterpret_cast<std::byte*>(&all[2 * r]), 16);
+        }
+        ASSERT_THAT(
+            group.AllGatherV(
+                ConstBytes(reinterpret_cast<const std::byte*>(c.ids.data()),
+                           16),
+                recvs),
+            IsOk());
+        return;
+      }
+      const Tensor whole = Tensor::Full({6, 4}, 3.0F).value();
+      const ShardedTensor shards = ShardsOf(
+          whole, ChunkShardingSpec::Create(0, PlacementsOnRanks(3)).value());
+      PlannedTable table;
+      ASSERT_THAT(table.Set(shards, group.rank()), IsOk());
+      table.options.max_norm = 1;
+      ASSERT_THAT(table.bags.Set(kFloat32, 6, {ids}, table.options), IsOk());
+      EXPECT_THAT(Renormalize(table, &group, {}, /*direct=*/true),
+                  AllOf(StatusIs(kGarbled, c.phrase), BlamesRank(1)));
+      for (const Shard& shard : shards.local_shards()) {
+        EXPECT_EQ(shard.tensor.data_as<float>()[0], 3.0F);
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace sherd::internal
