@@ -12,6 +12,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/nn/containers.h"
+#include "sherd/core/nn/embedding.h"
 #include "sherd/core/nn/linear.h"
 #include "sherd/core/nn/module.h"
 #include "sherd/core/nn/module_tree.h"
@@ -38,6 +39,7 @@ using ::sherd::testing::IsOk;
 using ::sherd::testing::PatternTensor;
 using ::sherd::testing::StatusIs;
 using ::sherd::testing::TensorBitwiseEq;
+using ::sherd::testing::TensorNear;
 using ::sherd::testing::TestModule;
 using ::testing::ElementsAre;
 
@@ -48,24 +50,46 @@ const ShardedTensor& ShardedAt(const Value& value) {
   return *value.get_if<ShardedTensor>();
 }
 
+// Bags by name, called with the same ids: a collection as users write them.
+class BagCollection : public Module {
+ public:
+  BagCollection(std::string type_name, std::shared_ptr<ModuleDict> bags)
+      : type_name_(std::move(type_name)), bags_(std::move(bags)) {}
+  std::shared_ptr<Module> Clone() const override { return CloneOf(*this); }
+  absl::string_view type_name() const override { return type_name_; }
+
+ protected:
+  absl::StatusOr<Value> Forward(absl::Span<const Value> inputs) override {
+    ValueList outputs;
+    for (const NamedModule& bag : bags_->modules()) {
+      SHERD_ASSIGN_OR_RETURN(Value output, bag.module->Call(inputs));
+      outputs.push_back(std::move(output));
+    }
+    return Value(std::move(outputs));
+  }
+  void Visit(ModuleVisitor& v) override { v.Child("embedding_bags", bags_); }
+
+ private:
+  const std::string type_name_;
+  std::shared_ptr<ModuleDict> bags_;
+};
+
 class ShardModuleProcessTest : public sherd::testing::PlacedFixture<
                                    sherd::testing::PersistentDistributedTest> {
  protected:
   Tensor OnMine(const Tensor& tensor) { return Mine(tensor).value(); }
 
   // Ten bags of size [10, 8], as `embedding_bags.embedding_bag_I.weight`.
-  std::shared_ptr<TestModule> Collection() {
+  std::shared_ptr<Module> Collection() {
     auto bags = std::make_shared<ModuleDict>();
     for (int i = 0; i < 10; ++i) {
-      auto bag = std::make_shared<TestModule>("EmbeddingBag");
-      bag->members = {
-          {kParameter, "weight", OnMine(PatternTensor({10, 8}, kFloat32, i))}};
+      auto bag = std::make_shared<EmbeddingBag>(
+          OnMine(PatternTensor({10, 8}, kFloat32, i)),
+          BagOptions{.mode = BagMode::kSum});
       EXPECT_THAT(bags->Insert(absl::StrCat("embedding_bag_", i), bag), IsOk());
     }
-    auto collection =
-        std::make_shared<TestModule>("CustomEmbeddingBagCollection");
-    collection->children = {{"embedding_bags", bags}};
-    return collection;
+    return std::make_shared<BagCollection>("CustomEmbeddingBagCollection",
+                                           bags);
   }
 };
 
@@ -92,9 +116,7 @@ class CustomSharder : public Sharder {
                            i < split_ ? rows_ : columns_}}}));
       SHERD_RETURN_IF_ERROR(bags->Insert(key, from.Find(key)));
     }
-    auto result = std::make_shared<TestModule>("CustomShardedEBC");
-    result->children = {{"embedding_bags", bags}};
-    return result;
+    return std::make_shared<BagCollection>("CustomShardedEBC", bags);
   }
 
  private:
@@ -174,6 +196,8 @@ SHERD_DIST_TEST_F(ShardModuleProcessTest, OutputsAreLocalShards) {
 SHERD_DIST_TEST_F(ShardModuleProcessTest, ACustomSharderReplacesItsModule) {
   auto model = std::make_shared<TestModule>("MyModule");
   model->children = {{"ebc", Collection()}};
+  const std::shared_ptr<Module> local = model->Clone();
+  ASSERT_NE(local, nullptr);
   const auto sharder = std::make_shared<CustomSharder>(Chunks(0), Chunks(1), 2);
   ASSERT_THAT(ShardModule(*model, {.plan = {{"ebc", sharder}}}), IsOk());
   EXPECT_EQ((*Find(*model, "ebc"))->type_name(), "CustomShardedEBC");
@@ -184,6 +208,60 @@ SHERD_DIST_TEST_F(ShardModuleProcessTest, ACustomSharderReplacesItsModule) {
     ASSERT_EQ(weight.kind(), ValueKind::kShardedTensor);
     EXPECT_EQ(*ShardedAt(weight).spec(), *Chunks(i < 2 ? 0 : 1));
     EXPECT_TRUE(HasPattern(ShardedAt(weight), i));
+  }
+
+  // It computes what the local model does.
+  std::vector<Value> outputs;
+  for (const std::shared_ptr<Module>& m :
+       {local, std::shared_ptr<Module>(model)}) {
+    ASSERT_THAT(To(*m, Device()), IsOk());
+    SHERD_ASSERT_OK_AND_ASSIGN(Module * ebc, Find(*m, "ebc"));
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const Tensor ids,
+        Tensor::FromSpan<int64_t>({0, 1, 2, 3, 4, 5, 6, 7}, {2, 4}));
+    SHERD_ASSERT_OK_AND_ASSIGN(Value output, ebc->Call({ids}));
+    outputs.push_back(std::move(output));
+  }
+  const auto& expected = *outputs[0].get_if<ValueList>();
+  const auto& found = *outputs[1].get_if<ValueList>();
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_THAT(*found[i].get_if<Tensor>(),
+                TensorNear(*expected[i].get_if<Tensor>()));
+  }
+}
+
+SHERD_DIST_TEST_F(ShardModuleProcessTest,
+                  AFailureOfTheSeventhOfTenLeavesTheModuleAsItWas) {
+  for (const int failed_rank : {-1, 2}) {
+    auto model = std::make_shared<TestModule>("MyModule");
+    model->children = {{"ebc", Collection()}};
+    if (failed_rank < 0 || failed_rank == rank()) {
+      const Tensor wide = OnMine(PatternTensor({8, 10}, kFloat32));
+      ASSERT_THAT(Set(*model, "ebc.embedding_bags.embedding_bag_6.weight",
+                      wide.Transpose(0, 1).value()),
+                  IsOk());
+    }
+    const auto contents = [&] {
+      std::vector<const void*> held = {*Find(*model, "ebc")};
+      const auto parameters = NamedParameters(*model);
+      for (const NamedValue& parameter : *parameters) {
+        const auto* tensor = parameter.value.get_if<Tensor>();
+        held.push_back(tensor == nullptr ? nullptr : tensor->data());
+      }
+      return held;
+    };
+    const std::vector<const void*> before = contents();
+    EXPECT_THAT(
+        ShardModule(*model, {.plan = {{"ebc", std::make_shared<CustomSharder>(
+                                                  Chunks(0), Chunks(1), 2)}}}),
+        StatusIs(kInvalid, "not a contiguous Tensor"));
+    EXPECT_EQ(contents(), before);
+    // The group is as it was, too.
+    EXPECT_THAT(
+        ShardParameter(*model, "ebc.embedding_bags.embedding_bag_0.weight",
+                       Chunks(0)),
+        IsOk());
   }
 }
 
@@ -244,22 +322,23 @@ class DyingSharder : public Sharder {
 SHERD_DIST_TEST_F(DyingRankTest, TheOthersGetAnErrorAndKeepTheirModule) {
   ExpectRankDies(2, SIGKILL);
   auto model = std::make_shared<TestModule>();
-  const Tensor weight = PatternTensor({12, 12}, kFloat32);
-  auto a = std::make_shared<TestModule>();
-  a->members = {{kParameter, "weight", weight}};
-  auto b = std::make_shared<TestModule>();
-  b->members = {{kParameter, "weight", weight}};
-  model->children = {{"a", a}, {"b", b}};
+  std::vector<Tensor> weights;
+  for (const char* name : {"a", "b"}) {
+    weights.push_back(PatternTensor({12, 12}, kFloat32));
+    auto child = std::make_shared<TestModule>();
+    child->members = {{kParameter, "weight", weights.back()}};
+    model->children.push_back({name, child});
+  }
   const auto status = ShardModule(
       *model,
       {.plan = {{"a.weight",
                  ChunkShardingSpec::Create(0, PlacementsOnRanks(4)).value()},
                 {"b", std::make_shared<DyingSharder>(rank() == 2)}}});
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, "rank 2"));
-  for (const char* path : {"a.weight", "b.weight"}) {
-    const Value value = *Get(*model, path);
+  for (size_t i = 0; i < 2; ++i) {
+    const Value value = *Get(*model, i == 0 ? "a.weight" : "b.weight");
     ASSERT_EQ(value.kind(), ValueKind::kTensor);
-    EXPECT_EQ(value.get_if<Tensor>()->data(), weight.data());
+    EXPECT_EQ(value.get_if<Tensor>()->data(), weights[i].data());
   }
 }
 
