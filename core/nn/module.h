@@ -82,8 +82,9 @@ class Module {
   absl::StatusOr<Value> Call(absl::Span<const Value> inputs);
 
   // Returns a module of the same class with elements and children of its own.
-  // Most classes return CloneOf(*this). Null, and an error in the log, if there
-  // is no memory. Not collective.
+  // Most classes return CloneOf(*this). Null, which every caller checks, and an
+  // error in the log, if there is no memory or the module is in itself. Members
+  // that share elements or modules share them in the clone. Not collective.
   virtual std::shared_ptr<Module> Clone() const = 0;
 
   // The name of the class, for messages: "Linear".

@@ -87,6 +87,7 @@ TEST(EmbeddingTest, LooksUpAndClones) {
       *y.Get<Tensor>(),
       TensorBitwiseEq(ModelLookUp(weight, {Ids(0)}, {.mode = BagMode::kNone})));
   const std::shared_ptr<Module> clone = words->Clone();
+  ASSERT_NE(clone, nullptr);
   Tensor changed = weight;
   ASSERT_THAT(changed.Fill(7), IsOk());
   EXPECT_THAT(*clone->Call({Ids(0)})->Get<Tensor>(),
@@ -153,6 +154,7 @@ TEST(EmbeddingTest, ACollectionShardedByAPlanEqualsTheLocalOne) {
   RunLocalRanks(kRanks, [&](ProcessGroup& group) {
     const auto local = Collection();
     const std::shared_ptr<Module> sharded = local->Clone();
+    ASSERT_NE(sharded, nullptr);
     ASSERT_THAT(Shard(*sharded), IsOk());
     const Value ids = Ids(group.rank());
     const auto expected = local->Call({ids});

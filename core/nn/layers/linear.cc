@@ -172,18 +172,26 @@ class ShardedLinear {
         {shard}, size, {.dtype = x.dtype(), .group = group_});
   }
 
+  // The last dimension of x, or of y, cut as this one of the weight.
+  std::vector<ShardMetadata> ShardsOf(const ShardedTensor& x,
+                                      size_t dim) const {
+    std::vector<ShardMetadata> shards = weight_.metadata().shards;
+    for (ShardMetadata& shard : shards) {
+      const int64_t first = shard.offsets[dim];
+      shard.sizes = WithLast(x.size(), shard.sizes[dim]);
+      shard.offsets.assign(x.size().size(), 0);
+      shard.offsets.back() = first;
+    }
+    return shards;
+  }
+
   absl::StatusOr<Value> ByRows(const ShardedTensor& x, const Tensor& bias) {
     SHERD_ASSIGN_OR_RETURN(const Tensor whole, x.AllGather());
     const Dims size = WithLast(x.size(), weight_.size()[0]);
     ShardedTensorMetadata metadata = weight_.metadata();
     metadata.size = size;
     metadata.properties.requires_grad = false;
-    for (ShardMetadata& shard : metadata.shards) {
-      const int64_t first = shard.offsets[0];
-      shard.sizes = WithLast(x.size(), shard.sizes[0]);
-      shard.offsets.assign(size.size(), 0);
-      shard.offsets.back() = first;
-    }
+    metadata.shards = ShardsOf(x, 0);
     std::vector<Shard> shards;
     for (size_t i = 0; i < weight_.local_shards().size(); ++i) {
       const Shard& part = weight_.local_shards()[i];
@@ -210,15 +218,8 @@ class ShardedLinear {
 
   // The columns of x that are the columns of this weight, on the same ranks.
   absl::StatusOr<ShardedTensor> ColumnsOf(ShardedTensor x) const {
-    std::vector<ShardMetadata> shards = weight_.metadata().shards;
-    for (ShardMetadata& shard : shards) {
-      const int64_t first = shard.offsets[1];
-      shard.sizes = WithLast(x.size(), shard.sizes[1]);
-      shard.offsets.assign(x.size().size(), 0);
-      shard.offsets.back() = first;
-    }
     SHERD_ASSIGN_OR_RETURN(ShardingSpecPtr spec,
-                           EnumerableShardingSpec::Create(std::move(shards)));
+                           EnumerableShardingSpec::Create(ShardsOf(x, 1)));
     SHERD_RETURN_IF_ERROR(x.Reshard(spec));
     return x;
   }

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -23,7 +24,6 @@
 namespace sherd {
 namespace {
 
-using internal::ModuleContents;
 using internal::NamedMember;
 
 struct Table {
@@ -45,95 +45,36 @@ bool IsEmbedding(const Module& module, absl::string_view, absl::string_view) {
 absl::StatusOr<std::vector<Table>> TablesOf(
     Module& root, const BalancedPlannerOptions& options) {
   const auto is_table = options.is_table ? options.is_table : IsEmbedding;
+  SHERD_ASSIGN_OR_RETURN(const std::vector<NamedMember> members,
+                         internal::MembersOf(root));
   std::vector<Table> tables;
   absl::flat_hash_set<internal::ValueIdentity> known;
-  SHERD_RETURN_IF_ERROR(internal::ForEachModule(
-      root, [&](const std::string& prefix, Module& module,
-                const ModuleContents& contents) {
-        for (const NamedMember& member : contents.members) {
-          const auto* tensor = member.value.get_if<Tensor>();
-          if (member.kind != MemberKind::kParameter || tensor == nullptr ||
-              tensor->dim() != 2 || !is_table(module, prefix, member.name)) {
-            continue;
-          }
-          const auto identity = internal::IdentityOf(member.value);
-          if (identity && !known.insert(*identity).second) continue;
-          tables.push_back({absl::StrCat(prefix, member.name), *tensor});
-        }
-        return absl::OkStatus();
-      }));
-  std::sort(tables.begin(), tables.end(), [](const Table& a, const Table& b) {
-    if (a.tensor.nbytes() != b.tensor.nbytes()) {
-      return a.tensor.nbytes() > b.tensor.nbytes();
+  for (const NamedMember& member : members) {
+    const auto* tensor = member.value.get_if<Tensor>();
+    const absl::string_view prefix =
+        absl::string_view(member.path)
+            .substr(0, member.path.size() - member.name.size());
+    if (member.kind != MemberKind::kParameter || tensor == nullptr ||
+        tensor->dim() != 2 || !is_table(*member.module, prefix, member.name)) {
+      continue;
     }
-    return a.path < b.path;
+    const auto identity = internal::IdentityOf(member.value);
+    if (identity && !known.insert(*identity).second) continue;
+    tables.push_back({member.path, *tensor});
+  }
+  std::sort(tables.begin(), tables.end(), [](const Table& a, const Table& b) {
+    return std::tuple(-a.tensor.nbytes(), a.path) <
+           std::tuple(-b.tensor.nbytes(), b.path);
   });
   return tables;
 }
 
-// The bytes of tables that ranks have so far.
-class Ranks {
- public:
-  Ranks(size_t count, int64_t capacity)
-      : bytes_(count, 0), capacity_(capacity) {}
-
-  int64_t bytes(size_t rank) const { return bytes_[rank]; }
-
-  // The lowest rank with the fewest bytes.
-  size_t Least() const {
-    return static_cast<size_t>(std::min_element(bytes_.begin(), bytes_.end()) -
-                               bytes_.begin());
-  }
-
-  void Add(size_t rank, int64_t bytes) { bytes_[rank] += bytes; }
-
-  // Rows for each rank such that those that get some have the same bytes
-  // afterwards, up to a row; empty if they do not fit.
-  std::vector<int64_t> Divide(int64_t rows, int64_t row_bytes) const {
-    int64_t low = 0;
-    int64_t high = capacity_;
-    if (Total(RowsUpTo(high, rows, row_bytes)) < rows) return {};
-    while (low < high) {
-      const int64_t level = low + (high - low) / 2;
-      if (Total(RowsUpTo(level, rows, row_bytes)) < rows) {
-        low = level + 1;
-      } else {
-        high = level;
-      }
-    }
-    std::vector<int64_t> result = RowsUpTo(low, rows, row_bytes);
-    // Fewer than one row per rank.
-    int64_t surplus = Total(result) - rows;
-    for (size_t rank = result.size(); surplus > 0 && rank-- > 0;) {
-      const int64_t less = std::min<int64_t>(result[rank], 1);
-      result[rank] -= less;
-      surplus -= less;
-    }
-    return result;
-  }
-
- private:
-  static int64_t Total(const std::vector<int64_t>& rows) {
-    return std::accumulate(
-        rows.begin(), rows.end(), int64_t{0}, [](int64_t a, int64_t b) {
-          return CheckedAdd(a, b).value_or(std::numeric_limits<int64_t>::max());
-        });
-  }
-
-  // As many rows for each rank as keep it within `level` bytes.
-  std::vector<int64_t> RowsUpTo(int64_t level, int64_t rows,
-                                int64_t row_bytes) const {
-    std::vector<int64_t> result;
-    for (const int64_t bytes : bytes_) {
-      result.push_back(
-          std::min(rows, std::max<int64_t>(level - bytes, 0) / row_bytes));
-    }
-    return result;
-  }
-
-  std::vector<int64_t> bytes_;
-  const int64_t capacity_;
-};
+int64_t Total(const std::vector<int64_t>& numbers) {
+  return std::accumulate(
+      numbers.begin(), numbers.end(), int64_t{0}, [](int64_t a, int64_t b) {
+        return CheckedAdd(a, b).value_or(std::numeric_limits<int64_t>::max());
+      });
+}
 
 // One plan.
 class Balancer {
@@ -143,32 +84,55 @@ class Balancer {
       : placements_(std::move(placements)),
         any_device_(any_device),
         bytes_per_rank_(bytes_per_rank),
-        ranks_(placements_.size(), bytes_per_rank) {}
+        bytes_(placements_.size(), 0) {}
 
   absl::Status Add(const Table& table) {
-    const size_t least = ranks_.Least();
+    // The lowest of the ranks with the fewest bytes.
+    const auto least = static_cast<size_t>(
+        std::min_element(bytes_.begin(), bytes_.end()) - bytes_.begin());
     const int64_t bytes = table.tensor.nbytes();
-    if (bytes <= bytes_per_rank_ - ranks_.bytes(least)) {
-      absl::StrAppend(&plan_.reasons, table.path, ", ", FormatBytes(bytes),
-                      ": whole on ", PlaceOf(least, table).ToString(),
-                      ", which had the fewest bytes, ",
-                      FormatBytes(ranks_.bytes(least)), "\n");
-      return Place(table, {{least, table.rows()}});
+    const bool whole = bytes <= bytes_per_rank_ - bytes_[least];
+    std::vector<int64_t> rows(placements_.size(), 0);
+    if (whole) {
+      rows[least] = table.rows();
+    } else {
+      rows = Divide(table);
     }
-    const std::vector<int64_t> rows =
-        ranks_.Divide(table.rows(), table.row_bytes());
-    if (rows.empty()) {
+    if (Total(rows) < table.rows()) {
       return absl::ResourceExhaustedError(absl::StrCat(
           table.path, " of ", FormatBytes(bytes), " does not fit: ",
           placements_.size(), " ranks of ", FormatBytes(bytes_per_rank_),
           " are full of the tables before; allow more by bytes_per_rank"));
     }
-    std::vector<std::pair<size_t, int64_t>> parts;
+    const std::string why =
+        whole ? absl::StrCat("which had the fewest bytes, ",
+                             FormatBytes(bytes_[least]))
+              : absl::StrCat("as a whole it exceeds ",
+                             FormatBytes(bytes_per_rank_), " per rank");
+    std::string places;
+    std::vector<ShardMetadata> shards;
+    int64_t first = 0;
     for (size_t rank = 0; rank < rows.size(); ++rank) {
-      if (rows[rank] > 0) parts.emplace_back(rank, rows[rank]);
+      // A table without rows has a place, too.
+      if (rows[rank] == 0 && !(whole && rank == least)) continue;
+      const Placement place = PlaceOf(rank, table);
+      absl::StrAppend(
+          &places, first == 0 ? "" : ", ",
+          whole ? "whole" : absl::StrCat(first, "-", first + rows[rank] - 1),
+          " on ", place.ToString());
+      shards.push_back({.offsets = {first, 0},
+                        .sizes = {rows[rank], table.tensor.sizes()[1]},
+                        .placement = place});
+      bytes_[rank] += rows[rank] * table.row_bytes();
+      first += rows[rank];
     }
-    Explain(table, parts);
-    return Place(table, parts);
+    absl::StrAppend(&plan_.reasons, table.path, ", ", FormatBytes(bytes),
+                    whole ? ": " : ": rows ", places, whole ? ", " : "; ", why,
+                    "\n");
+    SHERD_ASSIGN_OR_RETURN(ShardingSpecPtr spec,
+                           EnumerableShardingSpec::Create(std::move(shards)));
+    plan_.plan.push_back({table.path, std::move(spec)});
+    return absl::OkStatus();
   }
 
   ShardingPlan plan() && { return std::move(plan_); }
@@ -180,43 +144,46 @@ class Balancer {
     return placement.OnSameOwner(Device(table.tensor.device().type));
   }
 
-  void Explain(const Table& table,
-               const std::vector<std::pair<size_t, int64_t>>& parts) {
-    absl::StrAppend(&plan_.reasons, table.path, ", ",
-                    FormatBytes(table.tensor.nbytes()), ": rows ");
-    int64_t first = 0;
-    for (const auto& [rank, rows] : parts) {
-      absl::StrAppend(&plan_.reasons, first == 0 ? "" : ", ", first, "-",
-                      first + rows - 1, " on ",
-                      PlaceOf(rank, table).ToString());
-      first += rows;
+  // Rows for each rank such that those that get some have the same bytes
+  // afterwards, up to a row; fewer than there are if they do not fit.
+  std::vector<int64_t> Divide(const Table& table) const {
+    int64_t low = 0;
+    int64_t high = bytes_per_rank_;
+    while (low < high) {
+      const int64_t level = low + (high - low) / 2;
+      if (Total(RowsUpTo(level, table)) < table.rows()) {
+        low = level + 1;
+      } else {
+        high = level;
+      }
     }
-    absl::StrAppend(&plan_.reasons, "; as a whole it exceeds ",
-                    FormatBytes(bytes_per_rank_), " per rank\n");
+    std::vector<int64_t> result = RowsUpTo(low, table);
+    // Fewer than one row per rank.
+    int64_t surplus = Total(result) - table.rows();
+    for (size_t rank = result.size(); surplus > 0 && rank-- > 0;) {
+      const int64_t less = std::min<int64_t>(result[rank], 1);
+      result[rank] -= less;
+      surplus -= less;
+    }
+    return result;
   }
 
-  // Each rank of `parts` gets that many of the next rows.
-  absl::Status Place(const Table& table,
-                     const std::vector<std::pair<size_t, int64_t>>& parts) {
-    std::vector<ShardMetadata> shards;
-    int64_t first = 0;
-    for (const auto& [rank, rows] : parts) {
-      shards.push_back({.offsets = {first, 0},
-                        .sizes = {rows, table.tensor.sizes()[1]},
-                        .placement = PlaceOf(rank, table)});
-      ranks_.Add(rank, rows * table.row_bytes());
-      first += rows;
+  // As many rows for each rank as keep it within `level` bytes.
+  std::vector<int64_t> RowsUpTo(int64_t level, const Table& table) const {
+    std::vector<int64_t> result;
+    for (const int64_t bytes : bytes_) {
+      result.push_back(
+          std::min(table.rows(),
+                   std::max<int64_t>(level - bytes, 0) / table.row_bytes()));
     }
-    SHERD_ASSIGN_OR_RETURN(ShardingSpecPtr spec,
-                           EnumerableShardingSpec::Create(std::move(shards)));
-    plan_.plan.push_back({table.path, std::move(spec)});
-    return absl::OkStatus();
+    return result;
   }
 
   const std::vector<Placement> placements_;
   const bool any_device_;
   const int64_t bytes_per_rank_;
-  Ranks ranks_;
+  // Of the tables that each rank has so far.
+  std::vector<int64_t> bytes_;
   ShardingPlan plan_;
 };
 

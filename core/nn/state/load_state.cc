@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -102,11 +103,8 @@ std::string WhyNotCopied(const Value& source, const Value& target) {
 bool SameShards(const ShardedTensor& a, const ShardedTensor& b) {
   const std::vector<ShardMetadata>& left = a.metadata().shards;
   const std::vector<ShardMetadata>& right = b.metadata().shards;
-  if (left.size() != right.size()) return false;
-  for (size_t i = 0; i < left.size(); ++i) {
-    if (!SameShard(left[i], right[i])) return false;
-  }
-  return true;
+  return std::equal(left.begin(), left.end(), right.begin(), right.end(),
+                    SameShard);
 }
 
 absl::Status CopyTensor(const Value& source, Value& target) {

@@ -17,6 +17,7 @@
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/testing/faults.h"
 #include "sherd/testing/kits/same_error.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
@@ -28,6 +29,7 @@ namespace sherd {
 namespace {
 
 using ::sherd::testing::Chunks;
+using ::sherd::testing::FailAllocationAt;
 using ::sherd::testing::HasPattern;
 using ::sherd::testing::IsOk;
 using ::sherd::testing::IsOkAndHolds;
@@ -238,6 +240,17 @@ TEST(CloneTest, MembersThatShareElementsShareThemInTheClone) {
             DataOf(*clone, "tied"));
   // Nothing is remembered from one clone to the next.
   EXPECT_NE(DataOf(*model->Clone(), "tied"), DataOf(*clone, "tied"));
+}
+
+TEST(CloneTest, IsNullWithoutMemoryAndNothingIsLeftBehind) {
+  const auto model = MakeModel();
+  {
+    FailAllocationAt fault;
+    EXPECT_EQ(model->Clone(), nullptr);
+  }
+  const std::shared_ptr<Module> clone = model->Clone();
+  ASSERT_NE(clone, nullptr);
+  EXPECT_NE(DataOf(*clone, "head.weight"), DataOf(*model, "head.weight"));
 }
 
 TEST(CloneTest, ShardedMembersAreCopiedWithoutOtherRanks) {
