@@ -28,9 +28,18 @@ bool IsShared(const TableLookUp& lookup) {
   return table != nullptr && table->defined() && table->group() != nullptr;
 }
 
-absl::Status Misfit(const Tensor& output, const Tensor& result) {
+// Whether `result` can be copied into an output that the caller may have given.
+absl::Status CheckFit(size_t table, const Tensor& result,
+                      const Tensor& output) {
+  if (!output.defined() ||
+      (output.dtype() == result.dtype() && output.sizes() == result.sizes() &&
+       output.is_contiguous() && (output.numel() == 0 || output.writable()))) {
+    return absl::OkStatus();
+  }
   return absl::InvalidArgumentError(absl::StrCat(
-      "the output needs to be a contiguous, writable Tensor of ",
+      "table ", table,
+      ": the output needs to be a contiguous, writable Tensor "
+      "of ",
       Name(result.dtype()), " and size ", FormatDims(result.sizes()), ", got ",
       Name(output.dtype()), " and size ", FormatDims(output.sizes())));
 }
@@ -52,10 +61,17 @@ class OwnOpsCall {
   }
 
   absl::Status Run(const absl::Status& local, LookUpFunction look_up) {
+    if (own_.empty()) return look_up(local, lookups_, outputs_, options_);
     SHERD_RETURN_IF_ERROR(LookUpOthers(local, look_up));
+    absl::Status status;
+    for (const size_t t : others_) {
+      status.Update(CheckFit(t, results_[t], outputs_[t]));
+    }
     for (const size_t t : own_) {
-      SHERD_RETURN_IF_ERROR(
-          Agree(Annotate(CallOwn(t), absl::StrCat("table ", t))));
+      // Even after an error: the operation may be collective.
+      status.Update(Annotate(CallOwn(t), absl::StrCat("table ", t)));
+      if (status.ok()) status = CheckFit(t, results_[t], outputs_[t]);
+      SHERD_RETURN_IF_ERROR(Agree(status));
     }
     for (size_t t = 0; t < results_.size(); ++t) {
       if (!outputs_[t].defined()) {
@@ -70,18 +86,14 @@ class OwnOpsCall {
 
  private:
   // Into new tensors: an operation may fail afterwards.
-  absl::Status LookUpOthers(absl::Status local, LookUpFunction look_up) {
+  absl::Status LookUpOthers(const absl::Status& local, LookUpFunction look_up) {
     std::vector<TableLookUp> lookups;
-    std::vector<Tensor> results;
     bool shared = false;
     for (const size_t t : others_) {
       shared = shared || IsShared(lookups_[t]);
       lookups.push_back(lookups_[t]);
-      // Of the size of what is given, which is compared before data moves.
-      absl::StatusOr<Tensor> result = RoomLike(outputs_[t]);
-      local.Update(result.status());
-      results.push_back(result.ok() ? *std::move(result) : Tensor());
     }
+    std::vector<Tensor> results(lookups.size());
     LookUpOptions options = options_;
     options.stats = &stats_;
     absl::Status status =
@@ -95,32 +107,13 @@ class OwnOpsCall {
     return absl::OkStatus();
   }
 
-  static absl::StatusOr<Tensor> RoomLike(const Tensor& output) {
-    if (!output.defined()) return Tensor();
-    if (!output.is_contiguous() || (output.numel() > 0 && !output.writable())) {
-      return Misfit(output, output);
-    }
-    return Tensor::Empty(output.sizes(),
-                         {.dtype = output.dtype(), .device = output.device()});
-  }
-
   absl::Status CallOwn(size_t t) {
     SHERD_ASSIGN_OR_RETURN(
         results_[t],
         CallShardedOp<LookUpOp>(std::get<ShardedTensor>(lookups_[t].table),
                                 lookups_[t].bags, lookups_[t].options));
-    const Tensor& result = results_[t];
-    const Tensor& output = outputs_[t];
-    if (!result.defined()) {
-      return absl::InvalidArgumentError("the operation returned no Tensor");
-    }
-    if (!output.defined() ||
-        (output.dtype() == result.dtype() && output.sizes() == result.sizes() &&
-         output.is_contiguous() &&
-         (output.numel() == 0 || output.writable()))) {
-      return absl::OkStatus();
-    }
-    return Misfit(output, result);
+    if (results_[t].defined()) return absl::OkStatus();
+    return absl::InvalidArgumentError("the operation returned no Tensor");
   }
 
   absl::Status Agree(const absl::Status& local) const {

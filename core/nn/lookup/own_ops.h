@@ -24,7 +24,8 @@ using LookUpFunction = absl::FunctionRef<absl::Status(
 //
 // Cost. An agreement after each operation, since the next one may be
 // collective; and one before the first, if `look_up` has no sharded table. The
-// results for outputs that are given are copied.
+// results for outputs that are given are copied. None of that where no table
+// of the call has an operation.
 absl::Status LookUpWithOwnOps(const absl::Status& local, ProcessGroup* group,
                               absl::Span<const TableLookUp> lookups,
                               absl::Span<Tensor> outputs,

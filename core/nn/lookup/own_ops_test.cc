@@ -192,12 +192,11 @@ TEST_F(OwnOpsTest, AWrongArgumentOfOneRankIsTheErrorOfAll) {
       const auto lookups = WithOwn(group.rank(), 4, others);
       // As a module finds it.
       GivenOutputs given(lookups.size());
-      EXPECT_THAT(
-          internal::LookUpAfter(
-              fails ? absl::NotFoundError("no input") : absl::OkStatus(),
-              lookups, absl::MakeSpan(given.outputs)),
-          AllOf(StatusIs(absl::StatusCode::kNotFound, "no input"),
-                BlamesRank(kFailedRank)));
+      EXPECT_THAT(internal::LookUpAfter(fails ? absl::NotFoundError("no input")
+                                              : absl::OkStatus(),
+                                        lookups, absl::MakeSpan(given.outputs)),
+                  AllOf(StatusIs(absl::StatusCode::kNotFound, "no input"),
+                        BlamesRank(kFailedRank)));
       given.ExpectAsBefore();
       // An output that does not fit.
       GivenOutputs wrong(lookups.size());
@@ -219,6 +218,39 @@ TEST_F(OwnOpsTest, AWrongArgumentOfOneRankIsTheErrorOfAll) {
     auto lookups = WithOwn(group.rank(), 4, {});
     if (fails) lookups.pop_back();
     EXPECT_THAT(LookUp(lookups).status(), StatusIs(kInvalid, "1 tables"));
+  });
+}
+
+TEST_F(OwnOpsTest, ACallWithoutTheirTablesIsAsWithoutThem) {
+  RunLocalRanks(kRanks, [](ProcessGroup& group) {
+    const std::vector<TableLookUp> lookups = {
+        {ShardsOf(Whole(), Rows()), IdsOf(3)}};
+    std::vector<Tensor> outputs = {Tensor::Zeros({1, 4}).value()};
+    const Tensor given = outputs[0];
+    ASSERT_THAT(LookUpInto(lookups, absl::MakeSpan(outputs)), IsOk());
+    EXPECT_THAT(given,
+                TensorBitwiseEq(ModelLookUp(Whole(), lookups[0].bags, {})));
+    if (group.rank() == kFailedRank) outputs[0] = Tensor::Zeros({4}).value();
+    EXPECT_THAT(
+        LookUpInto(lookups, absl::MakeSpan(outputs)),
+        AllOf(StatusIs(kInvalid, "the output needs"), BlamesRank(kFailedRank)));
+  });
+}
+
+TEST_F(OwnOpsTest, OutputsOfOtherTablesThatDoNotFit) {
+  RunLocalRanks(kRanks, [](ProcessGroup& group) {
+    for (const std::vector<TableLookUp>& others : Others()) {
+      if (others.empty()) continue;
+      const auto lookups = WithOwn(group.rank(), 4, others);
+      GivenOutputs given(lookups.size());
+      if (group.rank() == kFailedRank) {
+        given.outputs[1] = Tensor::Zeros({5}).value();
+      }
+      EXPECT_THAT(LookUpInto(lookups, absl::MakeSpan(given.outputs)),
+                  AllOf(StatusIs(kInvalid, "rank 1: table 1: the output needs"),
+                        BlamesRank(kFailedRank)));
+      given.ExpectAsBefore();
+    }
   });
 }
 

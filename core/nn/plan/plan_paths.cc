@@ -171,15 +171,10 @@ std::string DescribePlan(Module& root, const ShardingPlan& plan,
     }
     absl::StrAppend(&text, "\n");
   }
-  for (const OutputPlanEntry& entry : plan.output_plan) {
-    absl::StrAppend(&text, "the output of `", entry.path, "` by ",
-                    entry.spec == nullptr ? "null" : entry.spec->ToString(),
-                    "\n");
-  }
-  for (const std::string& path : plan.return_local_tensor) {
-    absl::StrAppend(&text, "the local tensor of `", path, "`\n");
-  }
-  return text;
+  const ShardingPlan outputs = {
+      .output_plan = plan.output_plan,
+      .return_local_tensor = plan.return_local_tensor};
+  return absl::StrCat(text, outputs.ToString());
 }
 
 }  // namespace sherd::internal

@@ -42,20 +42,16 @@ std::string StateName(absl::string_view path) {
                        });
 }
 
-// A state's tensor as a member's value; none for other kinds.
-Value TensorOf(const StateValue& source) {
+// A state's tensor as a member's value, or a list or map of its size without
+// values yet; none for other kinds.
+Value RoomFor(const StateValue& source) {
   if (const auto* tensor = source.get_if<Tensor>()) return *tensor;
   if (const auto* sharded = source.get_if<ShardedTensor>()) return *sharded;
-  return Value();
-}
-
-// A list or map without values yet for the one of a state, or the tensor.
-Value RoomFor(const StateValue& source) {
   if (const auto* items = source.get_if<StateList>()) {
     return ValueList(items->size());
   }
   const auto* entries = source.get_if<StateDict>();
-  if (entries == nullptr) return TensorOf(source);
+  if (entries == nullptr) return Value();
   ValueMap map;
   for (const StateEntry& entry : *entries) map.emplace(entry.name, Value());
   return map;
@@ -297,8 +293,9 @@ bool StateLoader::Match(const std::string& name, Value& target,
     taken_.insert(name);
     return true;
   }
-  const Value value = TensorOf(source);
-  if (value.is_none()) {
+  const Value value = RoomFor(source);
+  if (value.kind() != ValueKind::kTensor &&
+      value.kind() != ValueKind::kShardedTensor) {
     return Mismatch(name, absl::StrCat(source.ToString(), " is not a tensor"));
   }
   MatchTensor(name, target, value);
