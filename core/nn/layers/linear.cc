@@ -1,8 +1,11 @@
 #include "sherd/core/nn/linear.h"
 
+#include <cblas.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,7 +18,6 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/collective/agreement.h"
 #include "sherd/core/comm/process_group.h"
-#include "sherd/core/nn/layers/matrix_product.h"
 #include "sherd/core/sharding/partial_tensor.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
@@ -26,6 +28,53 @@ namespace sherd {
 namespace {
 
 constexpr char kOperation[] = "linear";
+
+// float32 or float64 in which products of `dtype` are computed.
+//   kInvalidArgument  The dtype is not a floating-point one.
+absl::StatusOr<DType> ProductType(DType dtype) {
+  if (dtype == kFloat64) return kFloat64;
+  if (dtype == kFloat32 || dtype == kFloat16 || dtype == kBFloat16) {
+    return kFloat32;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("Expected float32, float64, float16 or bfloat16, but found ",
+                   Name(dtype)));
+}
+
+// out += x w^T, for x of size [m, k], w of size [n, k] and out of size [m, n],
+// in host memory, of one dtype: that of ProductType. Rows of `out` are
+// contiguous, but need not follow each other.
+//   kInvalidArgument  A size exceeds that of an int, which CBLAS takes.
+absl::Status AddProduct(const Tensor& x, const Tensor& w, Tensor& out) {
+  SHERD_ASSIGN_OR_RETURN(const Tensor left, x.Contiguous());
+  SHERD_ASSIGN_OR_RETURN(const Tensor right, w.Contiguous());
+  const int64_t m = left.sizes()[0];
+  const int64_t k = left.sizes()[1];
+  const int64_t n = right.sizes()[0];
+  if (m == 0 || n == 0 || k == 0) return absl::OkStatus();
+  const int64_t stride = m > 1 ? out.strides()[0] : n;
+  if (std::max({m, n, k, stride}) > std::numeric_limits<int>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a product of ", FormatDims(left.sizes()), " and ",
+        FormatDims(right.sizes()), " exceeds CBLAS, whose sizes are at most ",
+        std::numeric_limits<int>::max()));
+  }
+  const auto rows = static_cast<int>(m);
+  const auto columns = static_cast<int>(n);
+  const auto inner = static_cast<int>(k);
+  if (out.dtype() == kFloat64) {
+    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, columns, inner,
+                1.0, left.data_as<double>(), inner, right.data_as<double>(),
+                inner, 1.0, out.mutable_data_as<double>(),
+                static_cast<int>(stride));
+  } else {
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, columns, inner,
+                1.0F, left.data_as<float>(), inner, right.data_as<float>(),
+                inner, 1.0F, out.mutable_data_as<float>(),
+                static_cast<int>(stride));
+  }
+  return absl::OkStatus();
+}
 
 // What a tensor of either kind has.
 struct Form {
@@ -54,7 +103,7 @@ absl::StatusOr<Form> FormOf(const Value& value, absl::string_view what) {
 
 absl::Status CheckMembers(const Form& x, const Form& weight,
                           const Value& bias) {
-  SHERD_RETURN_IF_ERROR(internal::ProductType(weight.dtype).status());
+  SHERD_RETURN_IF_ERROR(ProductType(weight.dtype).status());
   if (weight.size.size() != 2) {
     return absl::InvalidArgumentError(
         absl::StrCat("Expected a weight of two dimensions, but found ",
@@ -114,13 +163,12 @@ absl::StatusOr<Tensor> RowsOf(const Tensor& bias, int64_t m, int64_t n,
 // x w^T + bias, of x's sizes but the last.
 absl::StatusOr<Tensor> Apply(const Tensor& x, const Tensor& weight,
                              const Tensor& bias) {
-  SHERD_ASSIGN_OR_RETURN(const DType dtype,
-                         internal::ProductType(weight.dtype()));
+  SHERD_ASSIGN_OR_RETURN(const DType dtype, ProductType(weight.dtype()));
   SHERD_ASSIGN_OR_RETURN(const Tensor rows, AsRows(x, dtype));
   SHERD_ASSIGN_OR_RETURN(const Tensor w, AsRows(weight, dtype));
   SHERD_ASSIGN_OR_RETURN(Tensor out,
                          RowsOf(bias, rows.sizes()[0], w.sizes()[0], dtype));
-  SHERD_RETURN_IF_ERROR(internal::AddProduct(rows, w, out));
+  SHERD_RETURN_IF_ERROR(AddProduct(rows, w, out));
   SHERD_ASSIGN_OR_RETURN(out, out.To(weight.dtype()));
   return out.Reshape(WithLast(x.sizes(), weight.sizes()[0]));
 }
@@ -225,8 +273,7 @@ class ShardedLinear {
   }
 
   absl::StatusOr<Value> Partial(const ShardedTensor& x, const Tensor& bias) {
-    SHERD_ASSIGN_OR_RETURN(const DType dtype,
-                           internal::ProductType(weight_.dtype()));
+    SHERD_ASSIGN_OR_RETURN(const DType dtype, ProductType(weight_.dtype()));
     Tensor whole;
     ShardedTensor columns;
     if (by_columns_) {
@@ -255,7 +302,7 @@ class ShardedLinear {
       SHERD_ASSIGN_OR_RETURN(const Tensor w, AsRows(part.tensor, dtype));
       SHERD_ASSIGN_OR_RETURN(Tensor to,
                              out.Narrow(1, offsets[0], part.metadata.sizes[0]));
-      SHERD_RETURN_IF_ERROR(internal::AddProduct(rows, w, to));
+      SHERD_RETURN_IF_ERROR(AddProduct(rows, w, to));
     }
     SHERD_ASSIGN_OR_RETURN(out, out.To(weight_.dtype()));
     SHERD_ASSIGN_OR_RETURN(out, out.Reshape(size));
@@ -319,7 +366,7 @@ absl::Status CheckCall(absl::Span<const Value> inputs, const Value& weight,
 
 absl::StatusOr<std::shared_ptr<Linear>> Linear::Create(
     int64_t in_features, int64_t out_features, const LinearOptions& options) {
-  SHERD_RETURN_IF_ERROR(internal::ProductType(options.dtype).status());
+  SHERD_RETURN_IF_ERROR(ProductType(options.dtype).status());
   SHERD_ASSIGN_OR_RETURN(
       Tensor weight,
       Tensor::Empty({out_features, in_features}, {.dtype = options.dtype}));

@@ -1,6 +1,5 @@
 #include "sherd/core/nn/containers.h"
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -38,12 +37,9 @@ absl::Status ModuleDict::Insert(absl::string_view name,
 }
 
 bool ModuleDict::Erase(absl::string_view name) {
-  const auto entry =
-      std::find_if(modules_.begin(), modules_.end(),
-                   [&](const NamedModule& e) { return e.name == name; });
-  if (entry == modules_.end()) return false;
-  modules_.erase(entry);
-  return true;
+  return std::erase_if(modules_, [&](const NamedModule& entry) {
+           return entry.name == name;
+         }) > 0;
 }
 
 std::shared_ptr<Module> ModuleDict::Find(absl::string_view name) const {

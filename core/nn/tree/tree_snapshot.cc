@@ -54,10 +54,7 @@ class TreeSnapshot::Exchange : public ModuleVisitor {
 
 absl::StatusOr<TreeSnapshot> TreeSnapshot::Take(Module& root) {
   // Without cycles, and with the same members on each visit.
-  SHERD_RETURN_IF_ERROR(ForEachModule(
-      root, [](const std::string&, Module&, const ModuleContents&) {
-        return absl::OkStatus();
-      }));
+  SHERD_RETURN_IF_ERROR(MembersOf(root).status());
   TreeSnapshot snapshot;
   absl::flat_hash_set<Module*> known;
   snapshot.Record(root, nullptr, known);
