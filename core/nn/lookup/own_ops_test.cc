@@ -119,6 +119,8 @@ TEST_F(OwnOpsTest, ResultsComeInTheOrderOfTheTables) {
       SHERD_ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> y,
                                  LookUp(lookups, {.stats = &stats}));
       ASSERT_EQ(y.size(), lookups.size());
+      // Of the lookup of the others.
+      EXPECT_EQ(stats.direct, !others.empty());
       EXPECT_EQ(y[0].data_as<int64_t>()[0],
                 group.rank() == kFailedRank ? 4 : 5);
       EXPECT_EQ(y.back().data_as<int64_t>()[0], 7);

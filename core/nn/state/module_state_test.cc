@@ -1,5 +1,6 @@
 #include "sherd/core/nn/module_state.h"
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/comm/counters.h"
 #include "sherd/core/comm/init.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/nn/module.h"
@@ -231,8 +233,8 @@ TEST(LoadStateTest, AModuleWithTwoPathsDoesNotCopyIntoTheCallersState) {
   EXPECT_EQ(Get(*model, "a.w")->get_if<Tensor>()->data(), first.data());
 }
 
-TEST(LoadStateTest, TiedMembersStayTied) {
-  RunLocalRanks(kRanks, [](ProcessGroup&) {
+TEST(LoadStateTest, TiedMembersStayTiedAndMoveOnce) {
+  RunLocalRanks(kRanks, [](ProcessGroup& group) {
     const auto make = [](uint64_t salt) {
       const Value sharded = Sharded(Chunks(0, kRanks), salt);
       const Value plain = PatternTensor({2, 3}, kFloat32, salt);
@@ -246,11 +248,14 @@ TEST(LoadStateTest, TiedMembersStayTied) {
               tied.Get<Tensor>("head.p")->data());
     // As from a file, where each name has elements of its own.
     StateDict apart = tied;
-    ASSERT_THAT(apart.Set("w", Sharded(Chunks(1, kRanks), 1)), IsOk());
+    ASSERT_THAT(apart.Set("w", Sharded(Chunks(0, kRanks), 1)), IsOk());
     ASSERT_THAT(apart.Set("p", PatternTensor({2, 3}, kFloat32, 1)), IsOk());
+    std::vector<uint64_t> calls;
     for (const StateDict& state : {tied, apart}) {
       const auto target = make(2);
+      const uint64_t before = group.counters().Total().calls;
       ASSERT_THAT(LoadState(*target, state).status(), IsOk());
+      calls.push_back(group.counters().Total().calls - before);
       for (const char* path : {"w", "head.w"}) {
         const Value value = *Get(*target, path);
         EXPECT_TRUE(HasPattern(*value.get_if<ShardedTensor>(), 1));
@@ -259,6 +264,7 @@ TEST(LoadStateTest, TiedMembersStayTied) {
                 Get(*target, "head.p")->get_if<Tensor>()->data());
       EXPECT_EQ(NamedParameters(*target)->size(), 2U);
     }
+    EXPECT_LT(calls[0], calls[1]);
   });
 }
 
