@@ -29,6 +29,7 @@
 namespace sherd {
 namespace {
 
+using ::sherd::testing::BlamesRank;
 using ::sherd::testing::Chunks;
 using ::sherd::testing::HasPattern;
 using ::sherd::testing::IsOk;
@@ -388,6 +389,25 @@ TEST(LoadStateTest, RefusesAGroupThatIsNotThatOfTheTensors) {
     EXPECT_THAT(
         LoadState(*model, own, {.group = DefaultGroup().value()}).status(),
         IsOk());
+  });
+}
+
+// As the card says of a rank that names no group.
+TEST(LoadStateTest, ARankThatDoesNotMeetTheOthersIsNamedByItsNextCall) {
+  RunLocalRanks(kRanks, [](ProcessGroup& group) {
+    Value weight = Sharded(Chunks(0, kRanks), 1);
+    if (group.rank() == 1) weight = Zeros({7, 6});
+    const auto model = Make({{kParameter, "w", weight}});
+    StateDict state;
+    ASSERT_THAT(state.Set("w", PatternTensor({7, 6}, kFloat32)), IsOk());
+    const absl::Status status = LoadState(*model, state).status();
+    if (group.rank() == 1) {
+      EXPECT_THAT(status, IsOk());
+      EXPECT_THAT(group.Barrier(), BlamesRank(1));
+    } else {
+      EXPECT_THAT(status, BlamesRank(1));
+      EXPECT_TRUE(HasPattern(*weight.get_if<ShardedTensor>(), 1));
+    }
   });
 }
 
