@@ -248,6 +248,11 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
   // that is not a member.
   absl::Span<const int> host_of_rank() const;
 
+  // Entry r describes the process of rank r, as ProcessDescription of
+  // core/process/process_identity.h parses it. Empty texts for a process that
+  // is not a member.
+  absl::Span<const std::string> processes() const;
+
   // The memory of this rank's peers that it can access: null if the backend
   // does not offer it, the group has one rank, or this process is not a member
   // or has left. Ranks of one group may get different answers, where a system

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <string>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "sherd/core/process/cores.h"
+#include "sherd/core/process/process_identity.h"
 
 namespace sherd {
 
@@ -20,9 +23,19 @@ int MostRanksOnHost(const ProcessGroup& group) {
 
 int ThreadsPerRank(const ProcessGroup& group) {
   const absl::Span<const int> hosts = group.host_of_rank();
-  const auto here = std::count(hosts.begin(), hosts.end(),
-                               hosts[static_cast<size_t>(group.rank())]);
-  return std::max(CountCores() / static_cast<int>(here), 1);
+  const absl::Span<const std::string> processes = group.processes();
+  const auto rank = static_cast<size_t>(group.rank());
+  const auto own = ProcessDescription::Parse(processes[rank]);
+  std::vector<int64_t> others;
+  for (size_t r = 0; r < hosts.size(); ++r) {
+    if (r == rank || hosts[r] != hosts[rank]) continue;
+    const auto other = ProcessDescription::Parse(processes[r]);
+    // Of another container it has a number that means nothing here.
+    const bool is_seen = own && other && own->IsBeside(*other);
+    others.push_back(is_seen ? other->process.pid : -1);
+  }
+  // A sum of fractions may be a little less than the number that it is.
+  return std::max(static_cast<int>(ShareOfCores(others) + 1e-6), 1);
 }
 
 }  // namespace sherd

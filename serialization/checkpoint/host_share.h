@@ -12,8 +12,11 @@ namespace sherd {
 // The most ranks of the group that are on one host; the same on all ranks.
 int MostRanksOnHost(const ProcessGroup& group);
 
-// How many threads of this rank have a core each, if all ranks of the group on
-// this host have as many: at least 1.
+// How many threads of this rank have a core each, beside those of the other
+// ranks of the group on this host, which may be bound to cores: at least 1.
+// Ranks may get different numbers.
+//
+// Cost. A system call for each rank on the host.
 int ThreadsPerRank(const ProcessGroup& group);
 
 // A thread that copies, reads or writes is worth its start from so many bytes

@@ -73,6 +73,10 @@ absl::Span<const int> ProcessGroup::host_of_rank() const {
   return impl_->membership().host_of_rank();
 }
 
+absl::Span<const std::string> ProcessGroup::processes() const {
+  return impl_->membership().processes();
+}
+
 std::shared_ptr<PeerMemory> ProcessGroup::peer_memory() const {
   return impl_->peer_memory();
 }
