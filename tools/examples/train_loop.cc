@@ -275,6 +275,8 @@ absl::Status Train(const Options& options) {
     }
   }
   SHERD_RETURN_IF_ERROR(series.Flush());
+  log << "rank 0 drew " << state.own.GetState().position
+      << " numbers of its own" << std::endl;
   if (!options.out.empty()) {
     SHERD_RETURN_IF_ERROR(WriteWeights(options.out, group->rank(), state));
   }

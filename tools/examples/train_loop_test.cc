@@ -77,7 +77,8 @@ TEST_F(TrainLoopTest, TheResultDependsOnNothingButTheSteps) {
   const ShellResult whole = TrainWhole(20);
   ASSERT_EQ(whole.exit_code, 0) << whole.output;
   EXPECT_THAT(whole.output,
-              AllOf(HasSubstr("from step 0\n"), HasSubstr("step 20: loss ")));
+              AllOf(HasSubstr("from step 0\n"), HasSubstr("step 20: loss "),
+                    HasSubstr("rank 0 drew 20 numbers")));
   for (const char* job : {"1 20", "3 20 --every=3 --keep-last=1",
                           "5 20 --every=7 --async --keep-last=0"}) {
     const ShellResult other = Script(
@@ -102,8 +103,11 @@ TEST_F(TrainLoopTest, KilledAtAnyMomentItGoesOnToTheSameBits) {
                      " --async --out=\"$F/out\" && tools/sherd/sherd verify "
                      "\"$D\""));
     ASSERT_EQ(resumed.exit_code, 0) << resumed.output;
-    EXPECT_THAT(resumed.output,
-                HasSubstr(absl::StrCat("from step ", step, "\n")));
+    // What the weights do not show: one number of its own for each step.
+    EXPECT_THAT(
+        resumed.output,
+        AllOf(HasSubstr(absl::StrCat("from step ", step, "\n")),
+              HasSubstr(absl::StrCat("rank 0 drew ", steps, " numbers"))));
     const ShellResult whole = TrainWhole(steps);
     ASSERT_EQ(whole.exit_code, 0) << whole.output;
     EXPECT_EQ(Script("cmp \"$F/out\" \"$F/whole.out\"").output, "");
