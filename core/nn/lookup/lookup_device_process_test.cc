@@ -139,6 +139,30 @@ SHERD_DIST_TEST_F(LookUpDeviceProcessTest, WorksOnAStreamOfTheCallers) {
   runtime.DestroyStream(stream);
 }
 
+// The host is ahead of the devices: later calls reuse no memory that is in use.
+SHERD_DIST_TEST_F(LookUpDeviceProcessTest, SeveralCallsMayBeUnderWay) {
+  for (const Device& device : {Own(), Other()}) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor table, Rows().To(device));
+    std::vector<Bags> bags;
+    std::vector<Tensor> results;
+    for (int64_t i = 0; i < 40; ++i) {
+      std::vector<int64_t> ids;
+      for (int64_t k = 0; k < 64; ++k) ids.push_back((k * i + rank()) % 10);
+      bags.push_back(
+          {Tensor::FromSpan(absl::MakeConstSpan(ids), {16, 4}).value()});
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          const std::vector<Tensor> y,
+          LookUp({{table, bags.back(), {.mode = BagMode::kSum}}}));
+      results.push_back(y[0]);
+    }
+    for (size_t i = 0; i < results.size(); ++i) {
+      SHERD_ASSERT_OK_AND_ASSIGN(const Tensor on_host, results[i].To(Device()));
+      EXPECT_THAT(on_host, TensorBitwiseEq(ModelLookUp(
+                               Whole(), bags[i], {.mode = BagMode::kSum})));
+    }
+  }
+}
+
 // Rank 0 has all rows; the others get theirs from there, on their own devices.
 SHERD_DIST_TEST_F(LookUpDeviceProcessTest, RanksWithoutShardsHaveTheirDevice) {
   const ShardedTensor table = ShardsOf(Whole(), Chunks(0, {0}));
