@@ -90,11 +90,10 @@ enum {
  * rows, where that is above 1; the maximum is NaN if one of the elements is.
  * With SHERD_POOL_NONE there are no ends: bag b is a copy of row rows[b].
  *
- * Addresses. Elements of a row are contiguous; row i of the table is
- * `row_stride`
- * * i bytes after `table`, and row b of the result `out_stride` * b bytes after
- * `out`. With a null table and a stride of 1, `rows` are addresses of rows,
- * which may be parts of several tables.
+ * Addresses. Elements of a row are contiguous. Row i of the table begins
+ * i * row_stride bytes after `table`, and row b of the result b * out_stride
+ * bytes after `out`. With a null table and a stride of 1, `rows` are addresses
+ * of rows, which may be parts of several tables.
  *
  * Values. Computed in float64 for float64 and otherwise in float32: the first
  * row of a bag, to which the others are added in the order of k, each
@@ -116,13 +115,11 @@ typedef struct sherd_pool_rows_v0 {
   uint64_t row_alignment;
   int64_t columns;
   int64_t bags;
-  /* Of the rest each is memory that the device reaches, and is not the
-   * result's.
-   */
+  /* Arrays in memory that the device reaches, apart from the result. */
   const int64_t* ends;
   const int64_t* rows;
-  /* Only with SHERD_POOL_SUM, in the type in which is computed; null: there are
-   * none. */
+  /* Only with SHERD_POOL_SUM: float64 for float64, otherwise float32. Null:
+   * there are none. */
   const void* weights;
   /* Only with SHERD_POOL_MEAN. */
   const int64_t* divisors;

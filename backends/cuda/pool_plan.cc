@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <iterator>
 
 #include "sherd/backends/cuda/box_table.h"
 #include "sherd/backends/cuda/kernel_params.h"

@@ -142,13 +142,12 @@ struct LookUpOptions {
 //                        or may not be written to and has max_norm; the
 //                        current stream of a device is being captured.
 //   kUnimplemented       max_norm with a table on a device; weights with
-//   another
-//                        mode than kSum.
-//   other                On devices, errors of DeviceRuntime.
+//                        another mode than kSum.
 //   kResourceExhausted   There is no memory for a result.
 //   kDataLoss            A rank sent lengths or ids that cannot be; with
 //                        messages, the group is poisoned.
-//   other                Of a user's operation; see LookUpOp.
+//   other                Of a user's operation, see LookUpOp; on devices, of
+//                        DeviceRuntime.
 // After the failure of a rank (kUnavailable, kDeadlineExceeded) the group is
 // poisoned, and outputs are unspecified; so are rows that max_norm scales.
 //

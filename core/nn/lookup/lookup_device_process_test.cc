@@ -18,7 +18,9 @@
 #include "sherd/core/nn/lookup/lookup_model.h"
 #include "sherd/core/nn/module_tree.h"
 #include "sherd/core/nn/sharding_plan.h"
+#include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/device_runtime.h"
 #include "sherd/core/tensor/device_stream.h"
@@ -221,6 +223,22 @@ SHERD_DIST_TEST_F(LookUpDeviceProcessTest, ErrorsAreTheSameOnAllRanks) {
          absl::StrCat("rank 1: table 1 is on cpu, but table 0 on ", one));
   expect({{table, TwoBags(), {.max_norm = bad ? 1.0 : 2.0}}}, kNotDone,
          "max_norm: the table is on cuda:");
+
+  std::vector<Placement> placements = OnAllRanks();
+  placements[1] = Placement::OnRank(1);
+  const auto cut = ChunkShardingSpec::Create(0, placements).value();
+  expect({{ShardsOf(Whole(), cut), TwoBags()}}, kInvalid,
+         absl::StrCat("table 0: the table has shards on ",
+                      DeviceOf(0).ToString(), " and on cpu"));
+  if (Other() != Own()) {
+    placements = {Placement::OnRank(0, DeviceOf(0)),
+                  Placement::OnRank(1, DeviceOf(1)),
+                  Placement::OnRank(1, DeviceOf(2))};
+    const auto both = ChunkShardingSpec::Create(0, placements).value();
+    expect({{ShardsOf(Whole(), both), TwoBags()}}, kInvalid,
+           absl::StrCat("look_up: rank 1: table 0: the table has shards on ",
+                        one, " and on ", DeviceOf(2).ToString()));
+  }
 
   Tensor output;
   if (bad) output = Tensor::Empty({2, 4}).value();

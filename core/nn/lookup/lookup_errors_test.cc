@@ -124,6 +124,18 @@ std::vector<Rejection> Rejections() {
              Tensor::Empty({10, 4}, {.device = DeviceType::kMeta}).value();
        },
        kState, "table 1: the table is on meta"},
+      {"a sharded table on meta",
+       [](L& l) {
+         std::vector<Placement> placements;
+         for (int r = 0; r < 3; ++r) {
+           placements.push_back(Placement::OnRank(r, DeviceType::kMeta));
+         }
+         l[0].table =
+             ShardedTensor::Empty(
+                 ChunkShardingSpec::Create(0, placements).value(), {10, 4})
+                 .value();
+       },
+       kState, "table 0: the table is on meta"},
       {"an id too large",
        [](L& l) {
          l[0].bags.ids = Ids({1, 10, 12});

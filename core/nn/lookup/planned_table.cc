@@ -9,10 +9,12 @@
 namespace sherd::internal {
 namespace {
 
+absl::Status CheckDevice(const Device& device) {
+  if (!device.is_meta()) return absl::OkStatus();
+  return absl::FailedPreconditionError("the table is on meta, without data");
+}
+
 absl::Status CheckTensor(const Tensor& tensor) {
-  if (tensor.device().is_meta()) {
-    return absl::FailedPreconditionError("the table is on meta, without data");
-  }
   if (tensor.strides()[1] != 1 && tensor.sizes()[1] > 1) {
     return absl::InvalidArgumentError(
         "the rows of the table are not a contiguous Tensor; copy it, see "
@@ -77,6 +79,7 @@ absl::Status PlannedTable::SetPlain(const Tensor& table) {
     return absl::FailedPreconditionError("the table was not created");
   }
   SHERD_RETURN_IF_ERROR(CheckTable(table.sizes(), table.dtype()));
+  SHERD_RETURN_IF_ERROR(CheckDevice(table.device()));
   SHERD_RETURN_IF_ERROR(CheckTensor(table));
   plain = true;
   device = table.device();
@@ -111,6 +114,7 @@ absl::Status PlannedTable::SetDevice(const ShardedTensor& table) {
     if (a.type != b.type) return mixed(a, b);
   }
   if (first != nullptr) device = first->placement->device().type;
+  SHERD_RETURN_IF_ERROR(CheckDevice(device));
   for (size_t i = 0; i < table.local_shards().size(); ++i) {
     const Device own = table.local_shards()[i].tensor.device();
     if (i > 0 && own != device) return mixed(device, own);
