@@ -171,7 +171,9 @@ class FailFileOperation final : public Fault {
                     Location location = Location::Here());
 };
 
-// Skips every sync of a file or directory, for tests that cut no power.
+// Skips every sync of a file or directory of this machine, by its absolute
+// path, for tests that cut no power. Files of object stores, whose paths begin
+// with a scheme, are synced: the store decides by that what must be durable.
 class LeaveOutSyncs final : public Fault {
  public:
   explicit LeaveOutSyncs(Location location = Location::Here());

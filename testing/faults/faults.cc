@@ -367,7 +367,9 @@ FailFileOperation::FailFileOperation(absl::string_view operation,
 
 LeaveOutSyncs::LeaveOutSyncs(Location location)
     : Fault("leaving out syncs", "file/sync*",
-            {.times = std::numeric_limits<int64_t>::max(), .optional = true},
+            {.times = std::numeric_limits<int64_t>::max(),
+             .subject = "/*",
+             .optional = true},
             location, FaultNeeds::kLosses, Lose) {}
 
 CallAt::CallAt(absl::string_view point, std::function<void()> call,
