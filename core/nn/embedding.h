@@ -24,6 +24,11 @@ namespace sherd {
 // once a plan has sharded it, a sharded tensor of any layout. Inputs, results
 // and errors are those of LookUp; where a weight is sharded, Call is collective
 // and a wrong input of one rank is the error of all.
+//
+// Updates. What Update keeps with the weight (GetAccumulator) is the buffer
+// `accumulator`: none before the first Update with Adagrad. It goes with the
+// weight into State, LoadState, Clone and plans; in another layout than the
+// weight's, or from a weight that was not sharded, the next Update moves it.
 
 // A row for each id.
 //
@@ -51,7 +56,7 @@ class Embedding : public Module {
  protected:
   // Inputs: ids. Output: a Tensor.
   absl::StatusOr<Value> Forward(absl::Span<const Value> inputs) override;
-  void Visit(ModuleVisitor& v) override { v.Parameter("weight", weight_); }
+  void Visit(ModuleVisitor& v) override;
 
  private:
   Value weight_;
@@ -81,7 +86,7 @@ class EmbeddingBag : public Module {
   // Inputs: ids, then offsets and per_sample_weights, each of which may be none
   // or left out. Output: a Tensor.
   absl::StatusOr<Value> Forward(absl::Span<const Value> inputs) override;
-  void Visit(ModuleVisitor& v) override { v.Parameter("weight", weight_); }
+  void Visit(ModuleVisitor& v) override;
 
  private:
   Value weight_;

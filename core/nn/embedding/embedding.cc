@@ -8,6 +8,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/nn/tree/group_agreement.h"
 #include "sherd/core/nn/tree/module_access.h"
+#include "sherd/core/nn/update.h"
 #include "sherd/core/tensor/random.h"
 
 namespace sherd {
@@ -40,6 +41,16 @@ absl::StatusOr<EmbeddingTable> TableOf(const Value& weight,
   return absl::InvalidArgumentError(
       absl::StrCat("Expected ", name, ".weight to be a Tensor, but found ",
                    Name(weight.kind())));
+}
+
+// Visits the weight, and its accumulator, which it has in any memory.
+void VisitWeight(ModuleVisitor& v, Value& weight) {
+  const absl::StatusOr<EmbeddingTable> before = TableOf(weight, "");
+  Value accumulator = before.ok() ? GetAccumulator(*before) : Value();
+  v.Parameter("weight", weight);
+  v.Buffer("accumulator", accumulator);
+  const absl::StatusOr<EmbeddingTable> after = TableOf(weight, "");
+  if (after.ok()) SetAccumulator(*after, std::move(accumulator));
 }
 
 // Ids, and what may follow them.
@@ -151,6 +162,8 @@ absl::StatusOr<Value> Embedding::Forward(absl::Span<const Value> inputs) {
   return LookUpOne(weight_, type_name(), options_, inputs, 1);
 }
 
+void Embedding::Visit(ModuleVisitor& v) { VisitWeight(v, weight_); }
+
 EmbeddingBag::EmbeddingBag(Value weight, BagOptions options)
     : weight_(std::move(weight)), options_(options) {}
 
@@ -164,6 +177,8 @@ absl::StatusOr<std::shared_ptr<EmbeddingBag>> EmbeddingBag::Create(
 absl::StatusOr<Value> EmbeddingBag::Forward(absl::Span<const Value> inputs) {
   return LookUpOne(weight_, type_name(), options_, inputs, 3);
 }
+
+void EmbeddingBag::Visit(ModuleVisitor& v) { VisitWeight(v, weight_); }
 
 absl::StatusOr<Value> EmbeddingBagCollection::Forward(
     absl::Span<const Value> inputs) {

@@ -14,10 +14,14 @@
 #include "sherd/core/comm/counters.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/nn/lookup/lookup_model.h"
+#include "sherd/core/nn/module_state.h"
 #include "sherd/core/nn/module_tree.h"
 #include "sherd/core/nn/sharding_plan.h"
+#include "sherd/core/nn/update.h"
 #include "sherd/core/sharding/placement.h"
+#include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/sharding/state_dict.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
@@ -327,6 +331,125 @@ TEST(EmbeddingTest, AWeightThatIsNotATensorOnOneRankIsTheErrorOfAll) {
         AllOf(StatusIs(kInvalid,
                        "Expected t4.weight to be a Tensor, but found list"),
               BlamesRank(2)));
+  });
+}
+
+// The lookups of a collection, one per table.
+std::vector<TableLookUp> LookUpsOf(const EmbeddingBagCollection& collection,
+                                   int rank) {
+  std::vector<TableLookUp> lookups;
+  for (const NamedModule& child : collection.embedding_bags().modules()) {
+    const auto& bag = static_cast<const EmbeddingBag&>(*child.module);
+    TableLookUp& lookup = lookups.emplace_back();
+    if (const auto* const tensor = bag.weight().get_if<Tensor>()) {
+      lookup.table = *tensor;
+    } else {
+      lookup.table = *bag.weight().get_if<ShardedTensor>();
+    }
+    lookup.bags.ids = Ids(rank);
+    lookup.options.mode = BagMode::kMean;
+  }
+  return lookups;
+}
+
+absl::Status Step(const EmbeddingBagCollection& collection, SparseRule rule,
+                  int rank, int step) {
+  std::vector<Tensor> gradients;
+  for (int t = 0; t < kTables; ++t) {
+    std::vector<float> numbers;
+    for (int i = 0; i < 16; ++i) {
+      numbers.push_back(static_cast<float>((i * 7 + t + rank * 5 + step) % 11) -
+                        4.7F);
+    }
+    gradients.push_back(
+        Tensor::FromSpan(absl::MakeConstSpan(numbers), {2, 8}).value());
+  }
+  return Update(LookUpsOf(collection, rank), gradients,
+                {.rule = rule, .learning_rate = 0.1});
+}
+
+// The weights and accumulators of all tables, whole.
+std::vector<Tensor> Wholes(Module& collection) {
+  std::vector<Tensor> wholes;
+  for (int t = 0; t < kTables; ++t) {
+    for (const char* const member : {".weight", ".accumulator"}) {
+      const Value value =
+          Get(collection, absl::StrCat("embedding_bags.", NameOf(t), member))
+              .value();
+      if (const auto* const tensor = value.get_if<Tensor>()) {
+        wholes.push_back(*tensor);
+      } else {
+        wholes.push_back(value.get_if<ShardedTensor>()->AllGather().value());
+      }
+    }
+  }
+  return wholes;
+}
+
+TEST(EmbeddingTest, AccumulatorsGoWithTheStateIntoOtherLayouts) {
+  for (const SparseRule rule :
+       {SparseRule::kAdagrad, SparseRule::kRowWiseAdagrad}) {
+    RunLocalRanks(kRanks, [&](ProcessGroup& group) {
+      const auto trained = Collection();
+      ASSERT_THAT(Shard(*trained), IsOk());
+      for (int step = 0; step < 2; ++step) {
+        ASSERT_THAT(Step(*trained, rule, group.rank(), step), IsOk());
+      }
+      const StateDict state = State(*trained).value();
+      // Cut by the other dimension, and not at all.
+      const auto other = Collection();
+      ShardingPlan plan;
+      for (int t = 0; t < kTables; ++t) {
+        plan.plan.push_back(
+            {absl::StrCat("embedding_bags.", NameOf(t), ".weight"),
+             Chunks(t < kTables / 2 ? 1 : 0)});
+      }
+      ASSERT_THAT(ShardModule(*other, plan), IsOk());
+      ASSERT_THAT(LoadState(*other, state).status(), IsOk());
+      // First the other, whose accumulators are handles of the state's, and so
+      // of the first one's, until an Update moves them.
+      for (const auto& collection : {other, trained}) {
+        for (int step = 2; step < 4; ++step) {
+          ASSERT_THAT(Step(*collection, rule, group.rank(), step), IsOk());
+        }
+      }
+      const std::vector<Tensor> expected = Wholes(*trained);
+      const std::vector<Tensor> actual = Wholes(*other);
+      for (size_t i = 0; i < expected.size(); ++i) {
+        EXPECT_THAT(actual[i], TensorBitwiseEq(expected[i])) << i;
+      }
+    });
+  }
+}
+
+TEST(EmbeddingTest, AccumulatorsGoWithClonesAndIntoPlans) {
+  RunLocalRanks(kRanks, [&](ProcessGroup& group) {
+    const auto whole = Collection();
+    // With the ids of one rank, so that all ranks have the same tables.
+    ASSERT_THAT(Step(*whole, SparseRule::kRowWiseAdagrad, 0, 0), IsOk());
+    const std::shared_ptr<Module> clone = whole->Clone();
+    const auto& sharded = static_cast<EmbeddingBagCollection&>(*clone);
+    ASSERT_THAT(Shard(*clone), IsOk());
+    EXPECT_EQ(State(*whole)->Flatten().size(), size_t{2 * kTables});
+    EXPECT_EQ(State(*clone)->Flatten().size(), size_t{2 * kTables});
+    // Rank 0 has the ids, the others have none.
+    std::vector<TableLookUp> lookups = LookUpsOf(sharded, 0);
+    std::vector<Tensor> gradients(lookups.size(), Tensor::Ones({2, 8}).value());
+    ASSERT_THAT(Update(LookUpsOf(*whole, 0), gradients,
+                       {.rule = SparseRule::kRowWiseAdagrad}),
+                IsOk());
+    for (size_t t = 0; t < lookups.size() && group.rank() > 0; ++t) {
+      lookups[t].bags.ids = Tensor::Zeros({0, 4}, {.dtype = kInt64}).value();
+      gradients[t] = Tensor::Zeros({0, 8}).value();
+    }
+    ASSERT_THAT(
+        Update(lookups, gradients, {.rule = SparseRule::kRowWiseAdagrad}),
+        IsOk());
+    const std::vector<Tensor> expected = Wholes(*whole);
+    const std::vector<Tensor> actual = Wholes(*clone);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_THAT(actual[i], TensorBitwiseEq(expected[i])) << i;
+    }
   });
 }
 

@@ -1,7 +1,6 @@
 #include "sherd/core/nn/lookup.h"
 
 #include <algorithm>
-#include <bit>
 #include <memory>
 #include <utility>
 #include <variant>
@@ -28,38 +27,10 @@ namespace {
 
 using internal::LookUpPlan;
 using internal::LookUpPlans;
+using internal::OfTable;
 using internal::PlannedTable;
 
 using GroupPtr = std::shared_ptr<ProcessGroup>;
-
-absl::Status OfTable(size_t index, const absl::Status& status) {
-  if (status.ok()) return status;
-  return absl::Status(status.code(),
-                      absl::StrCat("table ", index, ": ", status.message()));
-}
-
-// Of the first sharded table that has one; null if none has.
-GroupPtr GroupOf(absl::Span<const TableLookUp> lookups) {
-  for (const TableLookUp& lookup : lookups) {
-    const auto* const table = std::get_if<ShardedTensor>(&lookup.table);
-    if (table != nullptr && table->defined() && table->group() != nullptr) {
-      return table->group();
-    }
-  }
-  return nullptr;
-}
-
-absl::Status CheckGroup(const TableLookUp& lookup, const GroupPtr& group) {
-  const auto* const table = std::get_if<ShardedTensor>(&lookup.table);
-  if (table == nullptr || !table->defined() || table->group() == nullptr ||
-      table->group() == group) {
-    return absl::OkStatus();
-  }
-  return absl::FailedPreconditionError(
-      absl::StrCat("All distributed tensors should use the same ProcessGroup: "
-                   "expected ",
-                   group->name(), ", got ", table->group()->name()));
-}
 
 absl::Status CheckWritable(const EmbeddingTable& table) {
   bool writable = true;
@@ -126,8 +97,6 @@ class LookUpCall {
   absl::Status ReadByMessages();
   absl::Status Pool(PlannedTable& table);
   absl::Status Pass(FaultPoint point) const;
-  uint64_t FingerprintOfCall() const;
-  std::string Describe() const;
   // After an error that broke the group: others may still be reading.
   void KeepShards() const;
 
@@ -158,29 +127,16 @@ class LookUpCall {
 
 absl::Status LookUpCall::Prepare() {
   SHERD_RETURN_IF_ERROR(local_);
+  SHERD_RETURN_IF_ERROR(plan_.Set(lookups_, planned_, &place_.device));
   for (size_t t = 0; t < lookups_.size(); ++t) {
-    SHERD_RETURN_IF_ERROR(OfTable(t, CheckGroup(lookups_[t], group_)));
-  }
-  SHERD_RETURN_IF_ERROR(plan_.Set(lookups_, /*on_devices=*/true));
-  planned_ = true;
-  SHERD_ASSIGN_OR_RETURN(
-      place_.device,
-      internal::DeviceOfTables(plan_.tables(), lookups_, group_.get()));
-  for (size_t t = 0; t < lookups_.size(); ++t) {
-    const TableLookUp& lookup = lookups_[t];
-    PlannedTable& table = plan_.tables()[t];
-    table.options = lookup.options;
-    SHERD_RETURN_IF_ERROR(
-        OfTable(t, table.bags.Set(table.dtype, table.rows, lookup.bags,
-                                  lookup.options, place_.device)));
-    if (!lookup.options.max_norm) continue;
+    if (!lookups_[t].options.max_norm) continue;
     if (!on_host()) {
       return OfTable(t,
                      absl::UnimplementedError(absl::StrCat(
                          "max_norm: the table is on ", place_.device.ToString(),
                          ", expected it in host memory")));
     }
-    SHERD_RETURN_IF_ERROR(OfTable(t, CheckWritable(lookup.table)));
+    SHERD_RETURN_IF_ERROR(OfTable(t, CheckWritable(lookups_[t].table)));
   }
   for (size_t t = 0; t < lookups_.size(); ++t) {
     PlannedTable& table = plan_.tables()[t];
@@ -189,44 +145,6 @@ absl::Status LookUpCall::Prepare() {
                              table.dtype, place_.device, table.output)));
   }
   return absl::OkStatus();
-}
-
-uint64_t LookUpCall::FingerprintOfCall() const {
-  Fingerprint fingerprint;
-  fingerprint.Add(options_.direct ? 1 : 0);
-  for (const PlannedTable& table : plan_.tables()) {
-    const BagOptions& options = table.options;
-    fingerprint.Add(static_cast<int64_t>(table.fingerprint))
-        .Add(table.shared ? 1 : 0)
-        .Add(static_cast<int64_t>(options.mode))
-        .Add(table.bags.weighted() ? 1 : 0)
-        .Add(options.padding_idx ? 1 : 0)
-        .Add(options.padding_idx.value_or(0))
-        .Add(std::bit_cast<int64_t>(options.max_norm.value_or(0)))
-        .Add(std::bit_cast<int64_t>(options.norm_type));
-  }
-  return fingerprint.value();
-}
-
-std::string LookUpCall::Describe() const {
-  std::string text = absl::StrCat("direct ", options_.direct ? "true" : "false",
-                                  "\n", lookups_.size(), " tables\n");
-  for (size_t t = 0; t < lookups_.size(); ++t) {
-    const BagOptions& options = lookups_[t].options;
-    const std::string name = absl::StrCat("table ", t);
-    const auto* const table = std::get_if<ShardedTensor>(&lookups_[t].table);
-    absl::StrAppend(
-        &text,
-        table == nullptr ? absl::StrCat(name, " that is a Tensor\n")
-                         : internal::DescribeForAgreement(name, *table),
-        name, " with mode ", Name(options.mode), ", ",
-        plan_.tables()[t].bags.weighted() ? "" : "no ", "weights, padding_idx ",
-        options.padding_idx ? absl::StrCat(*options.padding_idx) : "none",
-        ", max_norm ",
-        options.max_norm ? absl::StrCat(*options.max_norm) : "none",
-        ", norm_type ", options.norm_type, "\n");
-  }
-  return text;
 }
 
 absl::Status LookUpCall::Pass(FaultPoint point) const {
@@ -247,6 +165,11 @@ void LookUpCall::CollectMessages() {
 
 absl::Status LookUpCall::Vote(const absl::Status& local, uint64_t number) {
   const auto ranks = static_cast<size_t>(group_->size());
+  const uint64_t fingerprint =
+      Fingerprint()
+          .Add(options_.direct ? 1 : 0)
+          .Add(static_cast<int64_t>(plan_.FingerprintOfCall()))
+          .value();
   absl::Span<uint64_t> note = plan_.Note(ranks + 2);
   std::fill(note.begin(), note.end(), 0);
   note[0] = number;
@@ -256,10 +179,12 @@ absl::Status LookUpCall::Vote(const absl::Status& local, uint64_t number) {
     std::copy(lengths.begin(), lengths.end(), note.begin() + 2);
   }
   absl::Span<uint64_t> notes = plan_.Notes(ranks * note.size());
-  const auto describe = [this] { return Describe(); };
+  const auto describe = [this] {
+    return absl::StrCat("direct ", options_.direct ? "true" : "false", "\n",
+                        plan_.Describe(lookups_));
+  };
   return AgreeAndGather(
-      *group_, LookUpOp::kName, local,
-      {local.ok() ? FingerprintOfCall() : 0, describe},
+      *group_, LookUpOp::kName, local, {local.ok() ? fingerprint : 0, describe},
       ConstBytes(reinterpret_cast<const std::byte*>(note.data()),
                  note.size() * sizeof(uint64_t)),
       MutableBytes(reinterpret_cast<std::byte*>(notes.data()),
@@ -428,7 +353,7 @@ absl::Status LookUpTogether(const absl::Status& local,
                             absl::Span<Tensor> outputs,
                             const LookUpOptions& options) {
   if (lookups.empty()) return local;
-  const GroupPtr group = GroupOf(lookups);
+  const GroupPtr group = internal::GroupOf(lookups);
   if (group != nullptr) {
     SHERD_RETURN_IF_ERROR(internal::CheckMember(*group, LookUpOp::kName));
   }
@@ -445,11 +370,9 @@ absl::Status LookUpChecked(const absl::Status& local,
                            absl::Span<Tensor> outputs,
                            const LookUpOptions& options) {
   if (!RegisteredSpecs<LookUpOp>().empty()) {
-    const GroupPtr group = GroupOf(lookups);
+    const GroupPtr group = internal::GroupOf(lookups);
     absl::Status checked = local;
-    for (size_t t = 0; t < lookups.size(); ++t) {
-      checked.Update(OfTable(t, CheckGroup(lookups[t], group)));
-    }
+    checked.Update(internal::CheckGroups(lookups, group.get()));
     return internal::LookUpWithOwnOps(checked, group.get(), lookups, outputs,
                                       options, LookUpTogether);
   }

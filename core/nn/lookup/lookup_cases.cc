@@ -25,31 +25,22 @@
 #include "sherd/testing/tensor_matchers.h"
 
 namespace sherd::testing {
-namespace {
 
 using Random = std::mt19937_64;
 
-int64_t Pick(Random& random, int64_t least, int64_t most) {
-  return std::uniform_int_distribution<int64_t>(least, most)(random);
-}
-
-// A table, what ranks look up in it, and its layout.
-struct RandomTable {
-  Tensor whole;
-  // Null: each rank has all of it.
-  ShardingSpecPtr spec;
-  BagOptions options;
-  std::vector<Bags> bags;
-  bool weighted = false;
-};
-
-Tensor RandomNumbers(const Dims& size, DType dtype, Random& random) {
+Tensor RandomNumbers(const Dims& size, DType dtype, std::mt19937_64& random) {
   Tensor tensor = Tensor::Empty(size, {.dtype = kFloat64}).value();
   for (int64_t i = 0; i < tensor.numel(); ++i) {
     tensor.mutable_data_as<double>()[i] =
         std::normal_distribution<double>()(random);
   }
   return tensor.To(dtype).value();
+}
+
+namespace {
+
+int64_t Pick(Random& random, int64_t least, int64_t most) {
+  return std::uniform_int_distribution<int64_t>(least, most)(random);
 }
 
 Tensor Integers(const std::vector<int64_t>& values, const Dims& size,
@@ -97,7 +88,9 @@ Bags RandomBags(const RandomTable& table, Random& random) {
   return bags;
 }
 
-RandomTable MakeTable(int ranks, Random& random) {
+}  // namespace
+
+RandomTable MakeRandomTable(int ranks, std::mt19937_64& random) {
   RandomTable table;
   const DType dtypes[] = {kFloat64, kFloat32, kFloat16, kBFloat16};
   const Dims size = {random() % 20 == 0 ? 0 : Pick(random, 1, 40),
@@ -139,6 +132,8 @@ RandomTable MakeTable(int ranks, Random& random) {
   }
   return table;
 }
+
+namespace {
 
 // The bags, copied to the device.
 Bags On(const Device& device, const Bags& bags) {
@@ -383,7 +378,7 @@ void CheckRandomLookUp(ProcessGroup& group, uint64_t seed, bool reachable,
   std::vector<RandomTable> tables;
   const int64_t count = Pick(random, 1, 4);
   for (int64_t t = 0; t < count; ++t) {
-    tables.push_back(MakeTable(group.size(), random));
+    tables.push_back(MakeRandomTable(group.size(), random));
     if (!device.is_cpu()) tables.back().options.max_norm.reset();
   }
   const bool direct = random() % 2 == 0;

@@ -18,6 +18,7 @@
 #include "sherd/core/nn/lookup/lookup_model.h"
 #include "sherd/core/nn/module_tree.h"
 #include "sherd/core/nn/sharding_plan.h"
+#include "sherd/core/nn/update.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
@@ -247,6 +248,12 @@ SHERD_DIST_TEST_F(LookUpDeviceProcessTest, ErrorsAreTheSameOnAllRanks) {
       StatusIs(kInvalid, absl::StrCat("of float32 and size [2, 4] on ", one,
                                       ", got float32 and size [2, 4] on cpu")));
   EXPECT_THAT(LookUp({{table, TwoBags()}}), IsOk());
+}
+
+SHERD_DIST_TEST_F(LookUpDeviceProcessTest, UpdatesAreOfTheHost) {
+  SHERD_ASSERT_OK_AND_ASSIGN(const Tensor gradient, Tensor::Ones({2, 4}));
+  EXPECT_THAT(Update({{Rows(), TwoBags()}}, {gradient}, {}),
+              StatusIs(kNotDone, "the tables are on cuda:"));
 }
 
 // A table in host memory does not take ids from a device, and names both.

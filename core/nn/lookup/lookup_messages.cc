@@ -93,15 +93,14 @@ void LookUpMessages::ReleaseReplies(const Device& device) {
   }
 }
 
-void LookUpMessages::PlanTable(const PlannedTable& table, int index, int rank) {
+void LookUpMessages::PlanTable(const PlannedTable& table, int rank) {
   TableState& state = tables_.emplace_back();
-  state.first = requests_.size();
-  if (!table.shared) return;
   const std::vector<StreamShape> streams =
-      StreamsOf(StripsOf(table.boxes, rank), table.boxes);
-  state.routes = RoutesOf(streams);
+      table.shared ? StreamsOf(StripsOf(table.boxes, rank), table.boxes)
+                   : std::vector<StreamShape>();
   state.complete = IsComplete(streams, table.strips.size());
   state.pieces.resize(table.strips.size());
+  size_t request = router_.requests().size();
   for (const StreamShape& stream : streams) {
     int64_t column = 0;
     for (const ColumnStrip& strip : stream.strips) {
@@ -109,12 +108,12 @@ void LookUpMessages::PlanTable(const PlannedTable& table, int index, int rank) {
           table.strips.begin(), table.strips.end(), strip.column,
           [](const ColumnStrip& s, int64_t c) { return s.column < c; });
       state.pieces[static_cast<size_t>(at - table.strips.begin())].push_back(
-          {.request = requests_.size(), .column = column});
+          {.request = request, .column = column});
       column += strip.width;
     }
-    requests_.push_back(
-        {.table = index, .owner = stream.owner, .width = stream.width});
+    ++request;
   }
+  router_.AddTable(streams);
 }
 
 void LookUpMessages::PlanServices(absl::Span<const PlannedTable> tables,
@@ -143,9 +142,8 @@ void LookUpMessages::PlanServices(absl::Span<const PlannedTable> tables,
 
 void LookUpMessages::Plan(absl::Span<const PlannedTable> tables, int rank,
                           int ranks) {
-  for (size_t t = 0; t < tables.size(); ++t) {
-    PlanTable(tables[t], static_cast<int>(t), rank);
-  }
+  for (const PlannedTable& table : tables) PlanTable(table, rank);
+  replies_.resize(router_.requests().size());
   for (int reader = 0; reader < ranks; ++reader) {
     PlanServices(tables, rank, reader);
   }
@@ -159,8 +157,8 @@ void LookUpMessages::Plan(absl::Span<const PlannedTable> tables, int rank,
   recvs_.resize(count);
 }
 
-void LookUpMessages::CollectTable(const PlannedTable& table,
-                                  TableState& state) {
+void LookUpMessages::CollectTable(const PlannedTable& table, size_t index) {
+  TableState& state = tables_[index];
   const BagView& bags = table.bags;
   const size_t weight_size = SizeOf(AccumulatorOf(table.dtype));
   if (bags.weighted()) {
@@ -172,72 +170,36 @@ void LookUpMessages::CollectTable(const PlannedTable& table,
   for (int64_t b = 0; b < bags.bags(); ++b) {
     int64_t count = 0;
     for (const int64_t end = bags.begin(b + 1); i < end; ++i) {
-      const int64_t id = bags.ids()[i];
-      if (id == bags.padding()) continue;
-      ++count;
-      // A table without columns has none.
-      if (state.routes.streams.empty()) continue;
-      const size_t band = LastAtOrBefore(state.routes.begins, id);
-      for (const int stream : state.routes.streams[band]) {
-        Request& request = requests_[state.first + static_cast<size_t>(stream)];
-        if (request.bags.empty() || request.bags.back() != b) {
-          request.bags.push_back(b);
-          request.lengths.push_back(0);
-        }
-        ++request.lengths.back();
-        request.ids.push_back(id);
-        if (!bags.weighted()) continue;
-        const std::byte* const weight =
-            &state.weights[static_cast<size_t>(i) * weight_size];
-        request.weights.insert(request.weights.end(), weight,
-                               weight + weight_size);
-      }
+      count += bags.ids()[i] == bags.padding() ? 0 : 1;
     }
     state.counts.push_back(count);
   }
+  router_.Route(index, bags, bags.padding(),
+                bags.weighted() ? state.weights.data() : nullptr, weight_size);
 }
 
 void LookUpMessages::Collect(absl::Span<const PlannedTable> tables) {
-  for (Request& request : requests_) {
-    request.bags.clear();
-    request.lengths.clear();
-    request.ids.clear();
-    request.weights.clear();
-  }
+  router_.Clear();
   for (size_t t = 0; t < tables.size(); ++t) {
-    if (tables[t].shared) CollectTable(tables[t], tables_[t]);
+    if (tables[t].shared) CollectTable(tables[t], t);
   }
   Encode(tables);
 }
 
 void LookUpMessages::Encode(absl::Span<const PlannedTable> tables) {
-  std::fill(lengths_.begin(), lengths_.end(), 0);
-  for (Buffer& buffer : requests_out_) buffer.Resize(0);
-  // An owner gets nothing, or all of its requests.
-  for (const Request& request : requests_) {
-    if (!request.ids.empty()) lengths_[static_cast<size_t>(request.owner)] = 1;
-  }
-  for (const Request& request : requests_) {
-    const auto owner = static_cast<size_t>(request.owner);
-    if (lengths_[owner] == 0) continue;
-    const PlannedTable& table = tables[static_cast<size_t>(request.table)];
-    const RequestFormat format = FormatOf(table);
-    Buffer& buffer = requests_out_[owner];
-    const size_t begin = buffer.size;
-    std::byte* const to =
-        buffer.Resize(begin + RequestBytes(format, request.bags.size(),
-                                           request.ids.size())) +
-        begin;
-    WriteRequest(format,
-                 {.bags = request.bags.size(),
-                  .ids = request.ids,
-                  .weights = request.weights,
-                  .lengths = request.lengths},
-                 to);
-  }
+  const auto format = [&](int table) {
+    return FormatOf(tables[static_cast<size_t>(table)]);
+  };
+  const auto no_bytes = [](const StreamRequest&) { return size_t{0}; };
+  const auto write_none = [](const StreamRequest&, std::byte*) {};
+  const RequestRouter::Attachment none = {no_bytes, write_none};
+  router_.Measure(format, none, absl::MakeSpan(lengths_));
+  writers_.clear();
   for (size_t r = 0; r < lengths_.size(); ++r) {
-    lengths_[r] = requests_out_[r].size;
+    std::byte* const to = requests_out_[r].Resize(lengths_[r]);
+    writers_.push_back(lengths_[r] == 0 ? nullptr : to);
   }
+  router_.Write(format, none, writers_);
 }
 
 absl::Status LookUpMessages::Decode(absl::Span<const PlannedTable> tables,
@@ -303,16 +265,18 @@ absl::Status LookUpMessages::Serve(absl::Span<const PlannedTable> tables,
 
 absl::Status LookUpMessages::ExpectReplies(
     absl::Span<const PlannedTable> tables, int rank, const LookUpPlace& place) {
+  const std::vector<StreamRequest>& requests = router_.requests();
+  const auto bytes_of = [&](size_t i) {
+    return PaddedPart(requests[i].bags.size() *
+                      static_cast<size_t>(replies_[i].row_bytes));
+  };
   for (Buffer& buffer : replies_in_) buffer.size = 0;
-  for (Request& request : requests_) {
-    const PlannedTable& table = tables[static_cast<size_t>(request.table)];
-    const TableState& state = tables_[static_cast<size_t>(request.table)];
-    request.row_bytes =
-        request.width *
-        static_cast<int64_t>(SizeOf(ReplyDType(table, state.complete)));
-    const size_t bytes = PaddedPart(request.bags.size() *
-                                    static_cast<size_t>(request.row_bytes));
-    replies_in_[static_cast<size_t>(request.owner)].size += bytes;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const auto t = static_cast<size_t>(requests[i].table);
+    replies_[i].row_bytes =
+        requests[i].width * static_cast<int64_t>(SizeOf(
+                                ReplyDType(tables[t], tables_[t].complete)));
+    replies_in_[static_cast<size_t>(requests[i].owner)].size += bytes_of(i);
   }
   next_.assign(replies_in_.size(), 0);
   for (size_t r = 0; r < replies_in_.size(); ++r) {
@@ -321,13 +285,12 @@ absl::Status LookUpMessages::ExpectReplies(
     SHERD_RETURN_IF_ERROR(ResizeReply(replies_in_[r], replies_in_[r].size,
                                       place, /*travels=*/true));
   }
-  for (Request& request : requests_) {
-    const auto owner = static_cast<size_t>(request.owner);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const auto owner = static_cast<size_t>(requests[i].owner);
     Buffer& buffer =
-        request.owner == rank ? replies_out_[owner] : replies_in_[owner];
-    request.reply = buffer.begin() + next_[owner];
-    next_[owner] += PaddedPart(request.bags.size() *
-                               static_cast<size_t>(request.row_bytes));
+        requests[i].owner == rank ? replies_out_[owner] : replies_in_[owner];
+    replies_[i].rows = buffer.begin() + next_[owner];
+    next_[owner] += bytes_of(i);
   }
   return absl::OkStatus();
 }
@@ -359,12 +322,14 @@ absl::Status LookUpMessages::Combine(PlannedTable& table,
     ends_.clear();
     for (int64_t b = 0; b < table.bags.bags(); ++b) {
       for (size_t p = 0; p < pieces.size(); ++p) {
-        const Request& request = requests_[pieces[p].request];
+        const std::vector<int64_t>& with_ids =
+            router_.requests()[pieces[p].request].bags;
+        const Reply& reply = replies_[pieces[p].request];
         const size_t at = next_[p];
-        if (at == request.bags.size() || request.bags[at] != b) continue;
+        if (at == with_ids.size() || with_ids[at] != b) continue;
         ++next_[p];
-        rows_.push_back(request.reply +
-                        static_cast<int64_t>(at) * request.row_bytes +
+        rows_.push_back(reply.rows +
+                        static_cast<int64_t>(at) * reply.row_bytes +
                         pieces[p].column * reply_element);
       }
       ends_.push_back(static_cast<int64_t>(rows_.size()));

@@ -13,6 +13,7 @@
 #include "sherd/core/nn/lookup/lookup_place.h"
 #include "sherd/core/nn/lookup/planned_table.h"
 #include "sherd/core/nn/lookup/request_message.h"
+#include "sherd/core/nn/lookup/request_router.h"
 #include "sherd/core/nn/lookup/row_pool.h"
 #include "sherd/core/nn/lookup/table_layout.h"
 #include "sherd/core/tensor/device.h"
@@ -60,17 +61,9 @@ class LookUpMessages {
                    LookUpStats& stats);
 
  private:
-  // To an owner. The bags are those of the call that have ids there.
-  struct Request {
-    int table = 0;
-    int owner = 0;
-    int64_t width = 0;
-    std::vector<int64_t> bags = {};
-    std::vector<uint32_t> lengths = {};
-    std::vector<int64_t> ids = {};
-    std::vector<std::byte> weights = {};
-    // Rows of the reply, and of one of them in bytes.
-    const std::byte* reply = nullptr;
+  // To a request: its rows, and the bytes of one.
+  struct Reply {
+    const std::byte* rows = nullptr;
     int64_t row_bytes = 0;
   };
   // Of the same streams, at the owner.
@@ -88,9 +81,6 @@ class LookUpMessages {
     int64_t column = 0;
   };
   struct TableState {
-    // Positions of the table's requests.
-    size_t first = 0;
-    StreamRoutes routes;
     // Of each strip.
     std::vector<std::vector<Piece>> pieces;
     // Whether each strip lies in one stream, whose replies are final.
@@ -115,10 +105,10 @@ class LookUpMessages {
     MutableBytes bytes() { return MutableBytes(begin(), size); }
   };
 
-  void PlanTable(const PlannedTable& table, int index, int rank);
+  void PlanTable(const PlannedTable& table, int rank);
   void PlanServices(absl::Span<const PlannedTable> tables, int rank,
                     int reader);
-  void CollectTable(const PlannedTable& table, TableState& state);
+  void CollectTable(const PlannedTable& table, size_t index);
   void Encode(absl::Span<const PlannedTable> tables);
   // Finds the requests in the message of rank `reader` and returns the length
   // of the reply.
@@ -138,7 +128,9 @@ class LookUpMessages {
   absl::Status Exchange(ProcessGroup& group, const CollectiveOptions& options,
                         std::vector<Buffer>& out, std::vector<Buffer>& in);
 
-  std::vector<Request> requests_;
+  RequestRouter router_;
+  // Of each request.
+  std::vector<Reply> replies_;
   std::vector<TableState> tables_;
   // Of each rank that requests.
   std::vector<std::vector<Service>> services_;
@@ -150,7 +142,8 @@ class LookUpMessages {
   std::vector<Buffer> replies_in_;
   std::vector<ConstBytes> sends_;
   std::vector<MutableBytes> recvs_;
-  // Of Serve and Combine.
+  // Of Encode, Serve and Combine.
+  std::vector<std::byte*> writers_;
   std::vector<int64_t> bounds_;
   std::vector<size_t> next_;
   std::vector<int64_t> ends_;

@@ -11,17 +11,15 @@
 #include "sherd/core/tensor/dtype.h"
 
 namespace sherd::testing {
-namespace {
 
-std::vector<int64_t> Numbers(const Tensor& tensor) {
+std::vector<int64_t> ModelNumbers(const Tensor& tensor) {
   if (!tensor.defined()) return {};
   const Tensor wide = tensor.To(kInt64)->Contiguous().value();
   return {wide.data_as<int64_t>(), wide.data_as<int64_t>() + wide.numel()};
 }
 
-// Where the bags begin, and the end of the last.
-std::vector<int64_t> BoundsOf(const Bags& bags, const BagOptions& options) {
-  std::vector<int64_t> bounds = Numbers(bags.offsets);
+std::vector<int64_t> ModelBounds(const Bags& bags, const BagOptions& options) {
+  std::vector<int64_t> bounds = ModelNumbers(bags.offsets);
   if (bags.offsets.defined()) {
     if (!options.include_last_offset) bounds.push_back(bags.ids.numel());
     return bounds;
@@ -32,6 +30,8 @@ std::vector<int64_t> BoundsOf(const Bags& bags, const BagOptions& options) {
   for (int64_t b = 0; b <= count; ++b) bounds.push_back(b * length);
   return bounds;
 }
+
+namespace {
 
 template <typename Visitor>
 void Dispatch(DType dtype, Visitor visit) {
@@ -51,7 +51,7 @@ void ModelRenormalize(Tensor& table, absl::Span<const Bags> bags,
   if (!options.max_norm) return;
   std::set<int64_t> ids;
   for (const Bags& some : bags) {
-    for (const int64_t id : Numbers(some.ids)) ids.insert(id);
+    for (const int64_t id : ModelNumbers(some.ids)) ids.insert(id);
   }
   const double p = options.norm_type;
   Dispatch(table.dtype(), [&](auto tag) {
@@ -79,8 +79,8 @@ void ModelRenormalize(Tensor& table, absl::Span<const Bags> bags,
 
 Tensor ModelLookUp(const Tensor& table, const Bags& bags,
                    const BagOptions& options, Tensor* bound) {
-  const std::vector<int64_t> ids = Numbers(bags.ids);
-  const std::vector<int64_t> bounds = BoundsOf(bags, options);
+  const std::vector<int64_t> ids = ModelNumbers(bags.ids);
+  const std::vector<int64_t> bounds = ModelBounds(bags, options);
   const auto count = static_cast<int64_t>(bounds.size()) - 1;
   const int64_t columns = table.sizes()[1];
   const bool pooled = options.mode != BagMode::kNone;

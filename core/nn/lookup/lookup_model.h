@@ -16,6 +16,11 @@
 // rank, with whole tables.
 namespace sherd::testing {
 
+// The numbers of a tensor of integers; none of an undefined one.
+std::vector<int64_t> ModelNumbers(const Tensor& tensor);
+// Where the bags begin, and the end of the last.
+std::vector<int64_t> ModelBounds(const Bags& bags, const BagOptions& options);
+
 // Scales the rows of `table` that the ids of `bags` (of all ranks) name.
 void ModelRenormalize(Tensor& table, absl::Span<const Bags> bags,
                       const BagOptions& options);

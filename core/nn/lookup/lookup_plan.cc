@@ -1,12 +1,17 @@
 #include "sherd/core/nn/lookup/lookup_plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/fault_point.h"
+#include "sherd/core/base/fingerprint.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/nn/lookup/lookup_place.h"
+#include "sherd/core/sharding/tensor/sharded_tensor_access.h"
 
 namespace sherd::internal {
 namespace {
@@ -17,7 +22,43 @@ constexpr size_t kHandleWords =
     std::tuple_size_v<decltype(MemoryHandle::words)>;
 constexpr size_t kWordsPerShard = kHandleWords + 2;
 
+absl::Status CheckGroup(const TableLookUp& lookup, const ProcessGroup* group) {
+  const auto* const table = std::get_if<ShardedTensor>(&lookup.table);
+  if (table == nullptr || !table->defined() || table->group() == nullptr ||
+      table->group().get() == group) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("All distributed tensors should use the same ProcessGroup: "
+                   "expected ",
+                   group->name(), ", got ", table->group()->name()));
+}
+
 }  // namespace
+
+absl::Status OfTable(size_t index, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat("table ", index, ": ", status.message()));
+}
+
+std::shared_ptr<ProcessGroup> GroupOf(absl::Span<const TableLookUp> lookups) {
+  for (const TableLookUp& lookup : lookups) {
+    const auto* const table = std::get_if<ShardedTensor>(&lookup.table);
+    if (table != nullptr && table->defined() && table->group() != nullptr) {
+      return table->group();
+    }
+  }
+  return nullptr;
+}
+
+absl::Status CheckGroups(absl::Span<const TableLookUp> lookups,
+                         const ProcessGroup* group) {
+  for (size_t t = 0; t < lookups.size(); ++t) {
+    SHERD_RETURN_IF_ERROR(OfTable(t, CheckGroup(lookups[t], group)));
+  }
+  return absl::OkStatus();
+}
 
 bool LookUpPlan::IsFor(absl::Span<const TableLookUp> lookups) const {
   return std::equal(tables_.begin(), tables_.end(), lookups.begin(),
@@ -27,8 +68,7 @@ bool LookUpPlan::IsFor(absl::Span<const TableLookUp> lookups) const {
                     });
 }
 
-absl::Status LookUpPlan::Set(absl::Span<const TableLookUp> lookups,
-                             bool on_devices) {
+absl::Status LookUpPlan::SetTables(absl::Span<const TableLookUp> lookups) {
   const int rank = group_ == nullptr ? 0 : group_->rank();
   const bool is_new = tables_.empty();
   tables_.resize(lookups.size());
@@ -36,19 +76,70 @@ absl::Status LookUpPlan::Set(absl::Span<const TableLookUp> lookups,
     if (!is_new && std::holds_alternative<ShardedTensor>(lookups[t].table)) {
       continue;
     }
-    const absl::Status status = tables_[t].Set(lookups[t].table, rank);
-    if (!status.ok()) {
-      return absl::Status(status.code(),
-                          absl::StrCat("table ", t, ": ", status.message()));
-    }
-  }
-  for (size_t t = 0; t < tables_.size() && !on_devices; ++t) {
-    if (tables_[t].device.is_cpu()) continue;
-    return absl::UnimplementedError(
-        absl::StrCat("table ", t, " is on ", tables_[t].device.ToString(),
-                     ", expected it in host memory"));
+    SHERD_RETURN_IF_ERROR(OfTable(t, tables_[t].Set(lookups[t].table, rank)));
   }
   return absl::OkStatus();
+}
+
+absl::Status LookUpPlan::Set(absl::Span<const TableLookUp> lookups,
+                             bool& planned, Device* device) {
+  SHERD_RETURN_IF_ERROR(CheckGroups(lookups, group_));
+  SHERD_RETURN_IF_ERROR(SetTables(lookups));
+  planned = true;
+  SHERD_ASSIGN_OR_RETURN(const Device found,
+                         DeviceOfTables(tables_, lookups, group_));
+  if (device != nullptr) {
+    *device = found;
+  } else if (!found.is_cpu()) {
+    return absl::UnimplementedError(
+        absl::StrCat("the tables are on ", found.ToString(),
+                     ", expected them in host memory"));
+  }
+  for (size_t t = 0; t < lookups.size(); ++t) {
+    const TableLookUp& lookup = lookups[t];
+    PlannedTable& table = tables_[t];
+    table.options = lookup.options;
+    SHERD_RETURN_IF_ERROR(
+        OfTable(t, table.bags.Set(table.dtype, table.rows, lookup.bags,
+                                  lookup.options, found)));
+  }
+  return absl::OkStatus();
+}
+
+uint64_t LookUpPlan::FingerprintOfCall() const {
+  Fingerprint fingerprint;
+  for (const PlannedTable& table : tables_) {
+    const BagOptions& options = table.options;
+    fingerprint.Add(static_cast<int64_t>(table.fingerprint))
+        .Add(table.shared ? 1 : 0)
+        .Add(static_cast<int64_t>(options.mode))
+        .Add(table.bags.weighted() ? 1 : 0)
+        .Add(options.padding_idx ? 1 : 0)
+        .Add(options.padding_idx.value_or(0))
+        .Add(std::bit_cast<int64_t>(options.max_norm.value_or(0)))
+        .Add(std::bit_cast<int64_t>(options.norm_type));
+  }
+  return fingerprint.value();
+}
+
+std::string LookUpPlan::Describe(absl::Span<const TableLookUp> lookups) const {
+  std::string text = absl::StrCat(lookups.size(), " tables\n");
+  for (size_t t = 0; t < lookups.size(); ++t) {
+    const BagOptions& options = lookups[t].options;
+    const std::string name = absl::StrCat("table ", t);
+    const auto* const table = std::get_if<ShardedTensor>(&lookups[t].table);
+    absl::StrAppend(
+        &text,
+        table == nullptr ? absl::StrCat(name, " that is a Tensor\n")
+                         : DescribeForAgreement(name, *table),
+        name, " with mode ", Name(options.mode), ", ",
+        tables_[t].bags.weighted() ? "" : "no ", "weights, padding_idx ",
+        options.padding_idx ? absl::StrCat(*options.padding_idx) : "none",
+        ", max_norm ",
+        options.max_norm ? absl::StrCat(*options.max_norm) : "none",
+        ", norm_type ", options.norm_type, "\n");
+  }
+  return text;
 }
 
 void LookUpPlan::SetExchange(uint64_t exchange, bool direct) {

@@ -7,6 +7,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -22,6 +23,19 @@
 
 namespace sherd::internal {
 
+// What Update keeps with a plan; see update_plan.h.
+class UpdatePlan;
+
+// Of the first sharded table that has one; null if none has.
+std::shared_ptr<ProcessGroup> GroupOf(absl::Span<const TableLookUp> lookups);
+
+// "All distributed tensors should use the same ProcessGroup": `group`.
+absl::Status CheckGroups(absl::Span<const TableLookUp> lookups,
+                         const ProcessGroup* group);
+
+// The status with the number of the table.
+absl::Status OfTable(size_t index, const absl::Status& status);
+
 // All that a rank needs to look up in the same tables again and again.
 class LookUpPlan {
  public:
@@ -29,14 +43,20 @@ class LookUpPlan {
   explicit LookUpPlan(ProcessGroup* group) : group_(group) {}
 
   bool IsFor(absl::Span<const TableLookUp> lookups) const;
-  //   kUnimplemented  A table is on a device, unless they may be `on_devices`.
-  //   others          Those of LookUp for tables.
-  absl::Status Set(absl::Span<const TableLookUp> lookups,
-                   bool on_devices = false);
+  // Takes tables, bags and options of a call. `planned` becomes true once the
+  // plan is one for these tables, and `device` theirs.
+  //   kUnimplemented  They are on one, but `device` is null.
+  //   Other errors. As LookUp for its arguments but the outputs.
+  absl::Status Set(absl::Span<const TableLookUp> lookups, bool& planned,
+                   Device* device = nullptr);
+  // Of what ranks pass alike to the call, and as text.
+  uint64_t FingerprintOfCall() const;
+  std::string Describe(absl::Span<const TableLookUp> lookups) const;
 
   std::vector<PlannedTable>& tables() { return tables_; }
   RowPool& pool() { return pool_; }
   LookUpMessages& messages() { return messages_; }
+  std::shared_ptr<UpdatePlan>& update() { return update_; }
 
   // Identifies the exchange in which the ranks learned each other's addresses;
   // 0: none. They are valid if all ranks have the same.
@@ -67,12 +87,14 @@ class LookUpPlan {
   void EndCall();
 
  private:
+  absl::Status SetTables(absl::Span<const TableLookUp> lookups);
   absl::Status Map(ProcessGroup& group);
 
   ProcessGroup* const group_;
   std::vector<PlannedTable> tables_;
   RowPool pool_;
   LookUpMessages messages_;
+  std::shared_ptr<UpdatePlan> update_;
   uint64_t exchange_ = 0;
   bool direct_ = false;
   std::vector<uint64_t> note_;

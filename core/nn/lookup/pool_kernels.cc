@@ -18,24 +18,22 @@ namespace {
 #define SHERD_VECTOR_BODY "sherd/core/nn/lookup/pool_kernels.inc"
 #include "sherd/core/tensor/kernels/vector_targets.inc"  // NOLINT(build/include)
 
-// Rows shorter than a vector are padded: the widest vectors that they fill are
-// faster.
-ReductionTarget TargetFor(DType in, int64_t width) {
-  const auto bytes = static_cast<size_t>(width) * SizeOf(AccumulatorOf(in));
+}  // namespace
+
+ReductionTarget RowTargetFor(DType dtype, int64_t width) {
+  const auto bytes = static_cast<size_t>(width) * SizeOf(AccumulatorOf(dtype));
   const ReductionTarget fitting = bytes >= 64   ? ReductionTarget::kAvx512
                                   : bytes >= 32 ? ReductionTarget::kAvx2
                                                 : ReductionTarget::kBaseline;
   return std::min(fitting, BestReductionTarget());
 }
 
-}  // namespace
-
 DType AccumulatorOf(DType dtype) {
   return dtype == kFloat64 ? kFloat64 : kFloat32;
 }
 
 void PoolRows(DType in, DType out, bool max, const PoolBatch& batch) {
-  PoolRowsWith(TargetFor(in, batch.width), in, out, max, batch);
+  PoolRowsWith(RowTargetFor(in, batch.width), in, out, max, batch);
 }
 
 void PoolRowsWith(ReductionTarget target, DType in, DType out, bool max,

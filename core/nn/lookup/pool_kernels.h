@@ -34,6 +34,10 @@ struct PoolBatch {
 // float64 of float64, otherwise float32.
 DType AccumulatorOf(DType dtype);
 
+// The instruction set for rows of `width` elements of `dtype`. Rows shorter
+// than a vector are padded: the widest vectors that they fill are faster.
+ReductionTarget RowTargetFor(DType dtype, int64_t width);
+
 // Adds the rows of each bag, or takes their maximum if `max`, in their order,
 // and writes the result: 0 for a bag without rows.
 //

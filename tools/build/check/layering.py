@@ -163,7 +163,7 @@ def check(query_xml):
 DRAWINGS = {
     "core/comm": "store <- calls <- {bootstrap, collective, flight} <- peers <- channel"
                  " <- group <- group_collectives",
-    "core/nn": "{lookup, tree} <- {embedding, layers, plan, state}",
+    "core/nn": "{lookup, tree} <- {layers, plan, state, update} <- embedding",
     "core/sharding": "box <- spec <- plan <- transfer <- tensor <- {ops, state}",
     "core/tensor": "values <- strides <- device <- types <- {kernels, random}",
     "rpc": "{ids, wire} <- call <- {devices, ownership, transfer} <- {engine, link} <- agent",

@@ -1,0 +1,290 @@
+#include "sherd/core/nn/update/accumulators.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "sherd/core/base/fingerprint.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/nn/lookup/pool_kernels.h"
+#include "sherd/core/sharding/sharded_tensor_like.h"
+#include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/sharding/tensor/sharded_tensor_access.h"
+#include "sherd/core/tensor/shape.h"
+
+namespace sherd {
+namespace internal {
+namespace {
+
+// Identifies the elements of a table without keeping them.
+struct TableKey {
+  // Handles of a sharded tensor share the list of its shards, also where that
+  // is empty.
+  std::weak_ptr<const void> memory;
+  // Of a Tensor, which may be one of several views of its memory.
+  const void* data = nullptr;
+  int64_t rows = 0;
+  int64_t columns = 0;
+
+  friend bool operator<(const TableKey& a, const TableKey& b) {
+    if (a.memory.owner_before(b.memory)) return true;
+    if (b.memory.owner_before(a.memory)) return false;
+    return std::tie(a.data, a.rows, a.columns) <
+           std::tie(b.data, b.rows, b.columns);
+  }
+};
+
+// Without memory for a table that was not created or has no data.
+TableKey KeyOf(const EmbeddingTable& table) {
+  if (const auto* const sharded = std::get_if<ShardedTensor>(&table)) {
+    return {.memory = ShardedTensorAccess::ShardsOf(*sharded)};
+  }
+  const Tensor& tensor = std::get<Tensor>(table);
+  if (!tensor.defined() || tensor.dim() != 2) return {};
+  return {.memory = tensor.storage(),
+          .data = tensor.data(),
+          .rows = tensor.sizes()[0],
+          .columns = tensor.sizes()[1]};
+}
+
+// The accumulators of this process, by table.
+class AccumulatorRegistry {
+ public:
+  // Lives forever.
+  static AccumulatorRegistry& Get() {
+    static auto* const registry = new AccumulatorRegistry;
+    return *registry;
+  }
+
+  Value Find(const EmbeddingTable& table) {
+    absl::MutexLock lock(&mutex_);
+    const auto found = accumulators_.find(KeyOf(table));
+    return found == accumulators_.end() ? Value() : found->second;
+  }
+
+  void Set(const EmbeddingTable& table, Value accumulator) {
+    TableKey key = KeyOf(table);
+    // Destroyed after the lock, those of tables that are gone too.
+    std::vector<Value> old;
+    absl::MutexLock lock(&mutex_);
+    for (auto it = accumulators_.begin(); it != accumulators_.end();) {
+      const bool gone = it->first.memory.expired();
+      if (gone) old.push_back(std::move(it->second));
+      it = gone ? accumulators_.erase(it) : std::next(it);
+    }
+    if (key.memory.expired()) return;
+    if (accumulator.is_none()) {
+      const auto found = accumulators_.find(key);
+      if (found == accumulators_.end()) return;
+      old.push_back(std::move(found->second));
+      accumulators_.erase(found);
+      return;
+    }
+    std::swap(accumulators_[std::move(key)], accumulator);
+    old.push_back(std::move(accumulator));
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::map<TableKey, Value> accumulators_ ABSL_GUARDED_BY(mutex_);
+};
+
+int64_t ColumnsOf(const PlannedTable& planned, SparseRule rule) {
+  return rule == SparseRule::kAdagrad ? planned.columns : 1;
+}
+
+// Whether the table's layout has the accumulator's elements of the box there,
+// in columns [0, ColumnsOf).
+bool HoldsAccumulator(const BoxView& box, SparseRule rule) {
+  return box.sizes[0] > 0 && box.sizes[1] > 0 &&
+         (rule == SparseRule::kAdagrad || box.offsets[1] == 0);
+}
+
+// Of boxes with their ranks, in any order.
+class BoxesFingerprint {
+ public:
+  void Add(const PlacedBox& box, int64_t columns) {
+    sum_ += Fingerprint()
+                .Add(box.rank)
+                .Add(box.offsets[0])
+                .Add(box.sizes[0])
+                .Add(box.offsets[1])
+                .Add(columns)
+                .value();
+  }
+  uint64_t value() const { return sum_; }
+
+ private:
+  uint64_t sum_ = 0;
+};
+
+bool HasTablesLayout(const ShardedTensor& accumulator,
+                     const PlannedTable& planned, SparseRule rule) {
+  if (!planned.shared) return true;
+  BoxesFingerprint actual;
+  for (const PlacedBox& box : accumulator.placed_boxes()) {
+    if (HasElements(box)) actual.Add(box, box.sizes[1]);
+  }
+  BoxesFingerprint expected;
+  for (const PlacedBox& box : planned.boxes) {
+    if (!HoldsAccumulator(box, rule)) continue;
+    expected.Add(box, rule == SparseRule::kAdagrad ? box.sizes[1] : 1);
+  }
+  return actual.value() == expected.value();
+}
+
+// A tensor of one column whose rows are held by the owners of column 0.
+absl::StatusOr<ShardedTensor> ZerosForRows(const ShardedTensor& table,
+                                           DType dtype) {
+  std::vector<ShardMetadata> boxes;
+  for (const ShardMetadata& shard : table.metadata().shards) {
+    if (!HoldsAccumulator(shard, SparseRule::kRowWiseAdagrad)) continue;
+    boxes.push_back(shard);
+    boxes.back().sizes[1] = 1;
+  }
+  if (table.group() != nullptr) {
+    SHERD_ASSIGN_OR_RETURN(const ShardingSpecPtr spec,
+                           InferShardingSpec(boxes, Replicas::kAllowed));
+    return ShardedTensor::Zeros(spec, {table.size()[0], 1},
+                                {.dtype = dtype, .group = table.group()});
+  }
+  ShardedTensorMetadata metadata = table.metadata();
+  metadata.size[1] = 1;
+  metadata.properties.dtype = dtype;
+  metadata.shards = boxes;
+  std::vector<Shard> shards;
+  for (const ShardMetadata& box : boxes) {
+    SHERD_ASSIGN_OR_RETURN(Tensor tensor,
+                           Tensor::Zeros(box.sizes, {.dtype = dtype}));
+    shards.push_back({std::move(tensor), box});
+  }
+  return ShardedTensor::WithoutGroup(std::move(shards), metadata);
+}
+
+absl::StatusOr<Value> MakeAccumulator(const EmbeddingTable& table,
+                                      const PlannedTable& planned,
+                                      SparseRule rule) {
+  const DType dtype = AccumulatorOf(planned.dtype);
+  if (planned.plain) {
+    return Tensor::Zeros({planned.rows, ColumnsOf(planned, rule)},
+                         {.dtype = dtype});
+  }
+  const auto& sharded = std::get<ShardedTensor>(table);
+  if (rule == SparseRule::kRowWiseAdagrad) return ZerosForRows(sharded, dtype);
+  return ZerosLike(sharded, {.dtype = dtype, .requires_grad = false});
+}
+
+bool IsUsable(const Tensor& tensor) {
+  return tensor.numel() == 0 ||
+         (tensor.device().is_cpu() && tensor.writable() &&
+          (tensor.sizes()[1] == 1 || tensor.strides()[1] == 1));
+}
+
+absl::Status CheckAccumulator(const Value& accumulator,
+                              const EmbeddingTable& table,
+                              const PlannedTable& planned, SparseRule rule) {
+  const DType dtype = AccumulatorOf(planned.dtype);
+  const Dims size = {planned.rows, ColumnsOf(planned, rule)};
+  bool fits = false;
+  bool usable = true;
+  if (const auto* const tensor = accumulator.get_if<Tensor>()) {
+    fits = tensor->dtype() == dtype && tensor->sizes() == absl::MakeSpan(size);
+    usable = fits && IsUsable(*tensor);
+  } else if (const auto* const sharded = accumulator.get_if<ShardedTensor>()) {
+    fits = !planned.plain && sharded->dtype() == dtype &&
+           sharded->size() == absl::MakeSpan(size) &&
+           sharded->group() == std::get<ShardedTensor>(table).group();
+    for (const Shard& shard : sharded->local_shards()) {
+      usable = fits && usable && IsUsable(shard.tensor);
+    }
+  }
+  if (!fits) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the accumulator of a table for this rule needs to be of ",
+                     Name(dtype), " and size ", FormatDims(size), ", got ",
+                     accumulator.ToString(), "; see SetAccumulator"));
+  }
+  if (usable) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the accumulator's rows need to be contiguous, in host memory and "
+      "writable");
+}
+
+}  // namespace
+
+absl::StatusOr<PreparedAccumulator> PrepareAccumulator(
+    const EmbeddingTable& table, const PlannedTable& planned, SparseRule rule) {
+  PreparedAccumulator result;
+  if (rule == SparseRule::kSgd || planned.rows == 0 || planned.columns == 0) {
+    return result;
+  }
+  Value found = AccumulatorRegistry::Get().Find(table);
+  if (!found.is_none()) {
+    SHERD_RETURN_IF_ERROR(CheckAccumulator(found, table, planned, rule));
+    const auto* const sharded = found.get_if<ShardedTensor>();
+    if (planned.plain ||
+        (sharded != nullptr && HasTablesLayout(*sharded, planned, rule))) {
+      result.value = std::move(found);
+      return result;
+    }
+  }
+  result.is_new = true;
+  SHERD_ASSIGN_OR_RETURN(result.value, MakeAccumulator(table, planned, rule));
+  if (const auto* const sharded = found.get_if<ShardedTensor>()) {
+    result.moves_from = *sharded;
+  } else if (const auto* const whole = found.get_if<Tensor>()) {
+    for (const Shard& shard :
+         result.value.get_if<ShardedTensor>()->local_shards()) {
+      Tensor to = shard.tensor;
+      SHERD_ASSIGN_OR_RETURN(
+          const Tensor part,
+          whole->Narrow(shard.metadata.offsets, shard.metadata.sizes));
+      SHERD_RETURN_IF_ERROR(to.CopyFrom(part));
+    }
+  }
+  return result;
+}
+
+ShardRows RowsOfAccumulator(const Value& accumulator,
+                            const PlannedTable& planned, size_t box,
+                            SparseRule rule) {
+  const auto rows_of = [](const Tensor& tensor) -> ShardRows {
+    return {.data = static_cast<std::byte*>(const_cast<void*>(tensor.data())),
+            .stride = tensor.strides()[0] *
+                      static_cast<int64_t>(tensor.element_size())};
+  };
+  if (const auto* const tensor = accumulator.get_if<Tensor>()) {
+    return rows_of(*tensor);
+  }
+  const auto* const sharded = accumulator.get_if<ShardedTensor>();
+  const PlacedBox& wanted = planned.boxes[box];
+  if (sharded == nullptr || !HoldsAccumulator(wanted, rule)) return {};
+  for (const Shard& shard : sharded->local_shards()) {
+    if (shard.tensor.numel() > 0 &&
+        shard.metadata.offsets[0] == wanted.offsets[0] &&
+        shard.metadata.offsets[1] == wanted.offsets[1]) {
+      return rows_of(shard.tensor);
+    }
+  }
+  return {};
+}
+
+}  // namespace internal
+
+Value GetAccumulator(const EmbeddingTable& table) {
+  return internal::AccumulatorRegistry::Get().Find(table);
+}
+
+void SetAccumulator(const EmbeddingTable& table, Value accumulator) {
+  internal::AccumulatorRegistry::Get().Set(table, std::move(accumulator));
+}
+
+}  // namespace sherd

@@ -1,0 +1,504 @@
+#include "sherd/core/nn/update.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "sherd/core/base/fault_point.h"
+#include "sherd/core/base/fingerprint.h"
+#include "sherd/core/base/logging.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/collective/agreement.h"
+#include "sherd/core/comm/collective/operation_label.h"
+#include "sherd/core/nn/lookup/lookup_plan.h"
+#include "sherd/core/nn/update/update_plan.h"
+#include "sherd/core/sharding/tensor/sharded_tensor_access.h"
+
+namespace sherd {
+namespace {
+
+using internal::GradientMessages;
+using internal::LookUpPlan;
+using internal::LookUpPlans;
+using internal::OfTable;
+using internal::PeerBytes;
+using internal::PlannedTable;
+using internal::PreparedAccumulator;
+using internal::UpdatePlan;
+
+using GroupPtr = std::shared_ptr<ProcessGroup>;
+
+constexpr absl::string_view kOperation = "update";
+
+absl::Status CheckOptions(const UpdateOptions& options) {
+  if (options.rule < SparseRule::kSgd ||
+      options.rule > SparseRule::kRowWiseAdagrad) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected a rule of SparseRule, got ",
+                     static_cast<int32_t>(options.rule)));
+  }
+  const auto valid = [](double x) { return std::isfinite(x) && x >= 0; };
+  if (valid(options.learning_rate) && valid(options.eps)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected a finite learning rate and eps of 0 or more, got ",
+                   options.learning_rate, " and ", options.eps));
+}
+
+absl::Status CheckWritable(const EmbeddingTable& table) {
+  bool writable = true;
+  if (const auto* const tensor = std::get_if<Tensor>(&table)) {
+    writable = tensor->numel() == 0 || tensor->writable();
+  } else {
+    for (const Shard& shard : std::get<ShardedTensor>(table).local_shards()) {
+      writable &= shard.tensor.numel() == 0 || shard.tensor.writable();
+    }
+  }
+  if (writable) return absl::OkStatus();
+  return absl::FailedPreconditionError("the table may not be written to");
+}
+
+// Sets `held` to the contiguous elements of a gradient.
+absl::Status HoldGradient(const Tensor& gradient, const PlannedTable& table,
+                          Tensor& held) {
+  if (table.options.mode == BagMode::kMax) {
+    return absl::UnimplementedError(
+        "mode max has no gradient: expected sum, mean or none");
+  }
+  const Dims size = table.bags.ResultSize(table.columns);
+  if (!gradient.defined() || gradient.dtype() != table.dtype ||
+      gradient.sizes() != absl::MakeSpan(size)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the gradient needs to be of ", Name(table.dtype), " and size ",
+        FormatDims(size), " as the result of the lookup, got ",
+        gradient.defined() ? absl::StrCat(Name(gradient.dtype()), " and size ",
+                                          FormatDims(gradient.sizes()))
+                           : "an undefined Tensor"));
+  }
+  if (gradient.device().is_meta()) {
+    return absl::FailedPreconditionError(
+        "the gradient is on meta and has no data");
+  }
+  if (!gradient.device().is_cpu()) {
+    return absl::UnimplementedError(
+        absl::StrCat("the gradient is on ", gradient.device().ToString(),
+                     ", expected it in host memory: copy it, see To"));
+  }
+  SHERD_ASSIGN_OR_RETURN(held, gradient.Contiguous());
+  return absl::OkStatus();
+}
+
+// Whether both are handles of the same elements.
+bool IsSameTable(const EmbeddingTable& a, const EmbeddingTable& b) {
+  using internal::ShardedTensorAccess;
+  if (a.index() != b.index()) return false;
+  if (const auto* const sharded = std::get_if<ShardedTensor>(&a)) {
+    return ShardedTensorAccess::ShardsOf(*sharded) ==
+           ShardedTensorAccess::ShardsOf(std::get<ShardedTensor>(b));
+  }
+  const Tensor& x = std::get<Tensor>(a);
+  const Tensor& y = std::get<Tensor>(b);
+  return x.data() == y.data() && x.data() != nullptr &&
+         x.sizes() == y.sizes() && x.strides() == y.strides();
+}
+
+class UpdateCall {
+ public:
+  UpdateCall(absl::Span<const TableLookUp> lookups,
+             absl::Span<const Tensor> gradients, const UpdateOptions& options,
+             const GroupPtr& group, LookUpPlan& plan)
+      : lookups_(lookups),
+        gradients_(gradients),
+        options_(options),
+        group_(group),
+        plan_(plan),
+        mine_(*plan.update()) {}
+
+  absl::Status Run(const absl::Status& local);
+  // Whether the plan is one for the call's tables.
+  bool planned() const { return planned_; }
+
+ private:
+  absl::Status Prepare();
+  absl::Status PrepareAccumulators();
+  // Writes this rank's messages to its outbox.
+  absl::Status Encode(bool direct);
+  // Agrees with the other ranks that all can proceed, and chooses the path.
+  absl::Status AgreeOnPath(absl::Status local);
+  absl::Status Vote(const absl::Status& local, bool direct);
+  // Takes the accumulators that Prepare made.
+  absl::Status TakeAccumulators();
+  absl::Status Receive();
+  absl::Status ExchangeMessages();
+  absl::Status ExchangeSums();
+  absl::Status AgreeOnSums(absl::Status local);
+  absl::Status Apply();
+  absl::Status Pass(FaultPoint point) const;
+  uint64_t FingerprintOfCall() const;
+  std::string Describe() const;
+
+  bool alone() const { return group_ == nullptr || group_->size() == 1; }
+  int rank() const { return group_ == nullptr ? 0 : group_->rank(); }
+  size_t ranks() const {
+    return group_ == nullptr ? 1 : static_cast<size_t>(group_->size());
+  }
+  // The words of a vote: the note of the outbox, whether it is a message for
+  // all, and otherwise the lengths of those for each rank.
+  size_t vote_words() const { return PeerBytes::kWords + 1 + ranks(); }
+  CollectiveOptions collective() const {
+    CollectiveOptions result;
+    result.timeout = options_.timeout;
+    return result;
+  }
+
+  const absl::Span<const TableLookUp> lookups_;
+  const absl::Span<const Tensor> gradients_;
+  const UpdateOptions& options_;
+  const GroupPtr& group_;
+  LookUpPlan& plan_;
+  UpdatePlan& mine_;
+  bool planned_ = false;
+  bool direct_ = true;
+};
+
+absl::Status UpdateCall::Prepare() {
+  SHERD_RETURN_IF_ERROR(CheckOptions(options_));
+  if (gradients_.size() != lookups_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected a gradient for each of ", lookups_.size(),
+                     " lookups, got ", gradients_.size()));
+  }
+  SHERD_RETURN_IF_ERROR(plan_.Set(lookups_, planned_));
+  mine_.PlanFor(plan_.tables());
+  mine_.gradients.resize(lookups_.size());
+  mine_.same.resize(lookups_.size());
+  for (size_t t = 0; t < lookups_.size(); ++t) {
+    SHERD_RETURN_IF_ERROR(OfTable(
+        t, HoldGradient(gradients_[t], plan_.tables()[t], mine_.gradients[t])));
+    SHERD_RETURN_IF_ERROR(OfTable(t, CheckWritable(lookups_[t].table)));
+    const auto same = std::find_if(
+        lookups_.begin(), lookups_.begin() + static_cast<std::ptrdiff_t>(t),
+        [&](const TableLookUp& lookup) {
+          return IsSameTable(lookup.table, lookups_[t].table);
+        });
+    mine_.same[t] = static_cast<size_t>(same - lookups_.begin());
+  }
+  return PrepareAccumulators();
+}
+
+absl::Status UpdateCall::PrepareAccumulators() {
+  mine_.prepared.resize(lookups_.size());
+  for (size_t t = 0; t < lookups_.size(); ++t) {
+    mine_.prepared[t] = {};
+    if (mine_.same[t] != t) continue;
+    absl::StatusOr<PreparedAccumulator> prepared = internal::PrepareAccumulator(
+        lookups_[t].table, plan_.tables()[t], options_.rule);
+    SHERD_RETURN_IF_ERROR(OfTable(t, prepared.status()));
+    mine_.prepared[t] = *std::move(prepared);
+  }
+  return absl::OkStatus();
+}
+
+uint64_t UpdateCall::FingerprintOfCall() const {
+  Fingerprint fingerprint;
+  fingerprint.Add(options_.direct ? 1 : 0)
+      .Add(static_cast<int64_t>(options_.rule))
+      .Add(std::bit_cast<int64_t>(options_.learning_rate))
+      .Add(std::bit_cast<int64_t>(options_.eps))
+      .Add(static_cast<int64_t>(plan_.FingerprintOfCall()));
+  for (size_t t = 0; t < lookups_.size(); ++t) {
+    const PreparedAccumulator& prepared = mine_.prepared[t];
+    const bool shared = plan_.tables()[t].shared;
+    fingerprint.Add(shared ? static_cast<int64_t>(mine_.same[t]) : -1)
+        .Add(shared && prepared.is_new ? 1 : 0)
+        .Add(prepared.moves_from.defined()
+                 ? static_cast<int64_t>(prepared.moves_from.fingerprint())
+                 : 0);
+  }
+  return fingerprint.value();
+}
+
+std::string UpdateCall::Describe() const {
+  std::string text = absl::StrCat(
+      "direct ", options_.direct ? "true" : "false", ", rule ",
+      Name(options_.rule), ", learning rate ", options_.learning_rate, ", eps ",
+      options_.eps, "\n", plan_.Describe(lookups_));
+  for (size_t t = 0; t < lookups_.size(); ++t) {
+    const PreparedAccumulator& prepared = mine_.prepared[t];
+    absl::StrAppend(&text, "table ", t, " is that of lookup ", mine_.same[t],
+                    " and has ",
+                    prepared.moves_from.defined() ? "an accumulator to move"
+                    : prepared.is_new             ? "a new accumulator"
+                                                  : "its accumulator",
+                    "\n");
+  }
+  return text;
+}
+
+absl::Status UpdateCall::Pass(FaultPoint point) const {
+  if (!FaultPointsAreArmed()) return absl::OkStatus();
+  return MaybeInjectFault(
+      {.point = point,
+       .rank = group_ == nullptr ? -1 : group_->world_ranks()[group_->rank()],
+       .subject = kOperation});
+}
+
+absl::Status UpdateCall::Encode(bool direct) {
+  std::optional<GradientMessages>& messages = mine_.messages(direct);
+  if (!messages) {
+    messages.emplace();
+    messages->Plan(plan_.tables(), rank(), static_cast<int>(ranks()), direct);
+  }
+  messages->Collect(plan_.tables());
+  size_t bytes = 0;
+  for (const uint64_t length : messages->lengths()) bytes += length;
+  SHERD_RETURN_IF_ERROR(
+      mine_.outbox.Resize(alone() ? nullptr : group_.get(), bytes));
+  mine_.writers.clear();
+  std::byte* to = mine_.outbox.data();
+  for (const uint64_t length : messages->lengths()) {
+    mine_.writers.push_back(length == 0 ? nullptr : to);
+    to += length;
+  }
+  messages->Write(plan_.tables(), mine_.gradients, mine_.writers);
+  return absl::OkStatus();
+}
+
+absl::Status UpdateCall::Vote(const absl::Status& local, bool direct) {
+  mine_.note.assign(vote_words(), 0);
+  mine_.outbox.WriteNote(absl::MakeSpan(mine_.note));
+  mine_.note[PeerBytes::kWords] = direct ? 1 : 0;
+  if (local.ok() && !direct) {
+    const absl::Span<const uint64_t> lengths = mine_.messages(false)->lengths();
+    std::copy(lengths.begin(), lengths.end(),
+              mine_.note.begin() + PeerBytes::kWords + 1);
+  }
+  mine_.notes.resize(ranks() * vote_words());
+  const auto describe = [this] { return Describe(); };
+  return AgreeAndGather(
+      *group_, kOperation, local,
+      {local.ok() ? FingerprintOfCall() : 0, describe},
+      ConstBytes(reinterpret_cast<const std::byte*>(mine_.note.data()),
+                 mine_.note.size() * sizeof(uint64_t)),
+      MutableBytes(reinterpret_cast<std::byte*>(mine_.notes.data()),
+                   mine_.notes.size() * sizeof(uint64_t)),
+      collective());
+}
+
+absl::Status UpdateCall::AgreeOnPath(absl::Status local) {
+  bool direct =
+      alone() || (options_.direct && group_->one_host() && !mine_.unreachable);
+  bool encoded = false;
+  // At most three times: messages for all that must be mapped first, and if a
+  // rank cannot, messages for each rank.
+  for (;;) {
+    if (local.ok() && !encoded) local = Encode(direct);
+    encoded = true;
+    if (group_ == nullptr) return InOperation(kOperation, local);
+    SHERD_RETURN_IF_ERROR(Vote(local, direct));
+    size_t direct_ranks = 0;
+    for (size_t r = 0; r < ranks(); ++r) {
+      direct_ranks += mine_.notes[r * vote_words() + PeerBytes::kWords];
+    }
+    direct_ = direct;
+    if (alone() || direct_ranks == 0) return absl::OkStatus();
+    absl::Status mapped = absl::UnimplementedError("");
+    if (direct_ranks == ranks() &&
+        PeerBytes::Reachable(mine_.notes, vote_words())) {
+      if (PeerBytes::Mapped(mine_.notes, vote_words())) return absl::OkStatus();
+      mapped = mine_.outbox.Map(*group_, mine_.notes, vote_words());
+      if (mapped.ok()) continue;
+      SHERD_LOG(kWarning) << "update by messages, since the others' gradients "
+                             "cannot be read: "
+                          << mapped;
+    }
+    mine_.unreachable = true;
+    encoded = encoded && !direct;
+    direct = false;
+  }
+}
+
+absl::Status UpdateCall::TakeAccumulators() {
+  for (PreparedAccumulator& prepared : mine_.prepared) {
+    if (!prepared.moves_from.defined()) continue;
+    SHERD_RETURN_IF_ERROR(
+        prepared.moves_from.ReshardInto(*prepared.value.get_if<ShardedTensor>(),
+                                        {.timeout = options_.timeout}));
+  }
+  mine_.accumulators.clear();
+  for (size_t t = 0; t < lookups_.size(); ++t) {
+    PreparedAccumulator& prepared = mine_.prepared[t];
+    if (prepared.is_new) SetAccumulator(lookups_[t].table, prepared.value);
+    mine_.accumulators.push_back(std::move(prepared.value));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status UpdateCall::ExchangeMessages() {
+  const absl::Span<const uint64_t> lengths = mine_.messages(false)->lengths();
+  size_t bytes = 0;
+  const auto from = [&](size_t r) {
+    return mine_.notes[r * vote_words() + PeerBytes::kWords + 1 +
+                       static_cast<size_t>(rank())];
+  };
+  for (size_t r = 0; r < ranks(); ++r) bytes += from(r);
+  if (mine_.inbox.size() < bytes) mine_.inbox.resize(bytes);
+  mine_.sends.resize(ranks());
+  mine_.recvs.resize(ranks());
+  mine_.received.resize(ranks());
+  std::byte* in = mine_.inbox.data();
+  std::byte* out = mine_.outbox.data();
+  for (size_t r = 0; r < ranks(); ++r) {
+    // What a rank sends to itself stays where it is.
+    const bool own = static_cast<int>(r) == rank();
+    mine_.sends[r] = ConstBytes(out, own ? 0 : lengths[r]);
+    mine_.recvs[r] = MutableBytes(in, own ? 0 : from(r));
+    mine_.received[r] =
+        own ? ConstBytes(out, lengths[r]) : ConstBytes(mine_.recvs[r]);
+    out += lengths[r];
+    in += mine_.recvs[r].size();
+  }
+  return group_->AllToAllV(mine_.sends, mine_.recvs, collective());
+}
+
+absl::Status UpdateCall::Receive() {
+  GradientMessages& messages = *mine_.messages(direct_);
+  if (group_ == nullptr) {
+    mine_.received.assign(1, {mine_.outbox.data(), messages.lengths()[0]});
+  } else if (direct_) {
+    mine_.outbox.Read(rank(), mine_.notes, vote_words(), mine_.received);
+  } else {
+    SHERD_RETURN_IF_ERROR(ExchangeMessages());
+  }
+  for (size_t r = 0; r < ranks(); ++r) {
+    SHERD_RETURN_IF_ERROR(
+        messages.Read(plan_.tables(), static_cast<int>(r), mine_.received[r]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status UpdateCall::AgreeOnSums(absl::Status local) {
+  constexpr size_t kWords = PeerBytes::kWords;
+  mine_.note.resize(kWords);
+  mine_.notes.resize(ranks() * kWords);
+  for (;;) {
+    mine_.sums.WriteNote(absl::MakeSpan(mine_.note));
+    SHERD_RETURN_IF_ERROR(AgreeAndGather(
+        *group_, kOperation, local, {},
+        ConstBytes(reinterpret_cast<const std::byte*>(mine_.note.data()),
+                   mine_.note.size() * sizeof(uint64_t)),
+        MutableBytes(reinterpret_cast<std::byte*>(mine_.notes.data()),
+                     mine_.notes.size() * sizeof(uint64_t)),
+        collective()));
+    if (!direct_ || PeerBytes::Mapped(mine_.notes, kWords)) {
+      return absl::OkStatus();
+    }
+    local = mine_.sums.Map(*group_, mine_.notes, kWords);
+  }
+}
+
+absl::Status UpdateCall::ExchangeSums() {
+  internal::ShardUpdates& shards = *mine_.shards;
+  size_t bytes = 0;
+  absl::Status status = shards.Collect(*mine_.messages(direct_), bytes);
+  if (status.ok()) {
+    status = mine_.sums.Resize(alone() ? nullptr : group_.get(), bytes);
+  }
+  if (status.ok()) shards.WriteSums(mine_.sums.data());
+  if (alone() || !shards.exchanges_squares()) {
+    SHERD_RETURN_IF_ERROR(status);
+    mine_.received.assign(ranks(), {});
+    mine_.received[static_cast<size_t>(rank())] = {mine_.sums.data(), bytes};
+    return shards.ReadSums(mine_.received);
+  }
+  SHERD_RETURN_IF_ERROR(AgreeOnSums(std::move(status)));
+  if (direct_) {
+    mine_.sums.Read(rank(), mine_.notes, PeerBytes::kWords, mine_.received);
+    return shards.ReadSums(mine_.received);
+  }
+  size_t all = 0;
+  for (size_t r = 0; r < ranks(); ++r) {
+    all += PeerBytes::Bytes(mine_.notes, PeerBytes::kWords, r);
+  }
+  if (mine_.sums_inbox.size() < all) mine_.sums_inbox.resize(all);
+  std::byte* to = mine_.sums_inbox.data();
+  for (size_t r = 0; r < ranks(); ++r) {
+    mine_.recvs[r] =
+        MutableBytes(to, PeerBytes::Bytes(mine_.notes, PeerBytes::kWords, r));
+    mine_.received[r] = mine_.recvs[r];
+    to += mine_.recvs[r].size();
+  }
+  SHERD_RETURN_IF_ERROR(group_->AllGatherV(ConstBytes(mine_.sums.data(), bytes),
+                                           mine_.recvs, collective()));
+  return shards.ReadSums(mine_.received);
+}
+
+absl::Status UpdateCall::Apply() {
+  SHERD_RETURN_IF_ERROR(Pass(FaultPoint::kBeforeShardCopy));
+  SHERD_RETURN_IF_ERROR(Receive());
+  if (!mine_.shards) mine_.shards.emplace().Plan(plan_.tables(), rank());
+  mine_.shards->Begin(plan_.tables(), mine_.same, mine_.accumulators, options_);
+  if (mine_.shards->adds_squares()) SHERD_RETURN_IF_ERROR(ExchangeSums());
+  SHERD_RETURN_IF_ERROR(mine_.shards->Apply(*mine_.messages(direct_)));
+  return Pass(FaultPoint::kAfterShardCopy);
+}
+
+absl::Status UpdateCall::Run(const absl::Status& local) {
+  SHERD_RETURN_IF_ERROR(AgreeOnPath(local.ok() ? Prepare() : local));
+  SHERD_RETURN_IF_ERROR(TakeAccumulators());
+  absl::Status status = Apply();
+  // After this no rank reads the others' gradients.
+  if (status.ok() && !alone() && direct_) {
+    status = Agree(*group_, kOperation, status, {}, collective());
+  }
+  if (status.ok() || group_ == nullptr) {
+    return InOperation(kOperation, status);
+  }
+  // The other ranks rely on this one to continue, as agreed.
+  if (group_->health().ok()) group_->Abort(status);
+  if (group_->backend().ranks_are_threads) {
+    mine_.outbox.KeepForever();
+    mine_.sums.KeepForever();
+  }
+  return InOperation(kOperation, status, group_->name());
+}
+
+}  // namespace
+
+absl::string_view Name(SparseRule rule) {
+  switch (rule) {
+    case SparseRule::kSgd:
+      return "sgd";
+    case SparseRule::kAdagrad:
+      return "adagrad";
+    case SparseRule::kRowWiseAdagrad:
+      return "rowwise_adagrad";
+  }
+  return "(no rule)";
+}
+
+absl::Status Update(absl::Span<const TableLookUp> lookups,
+                    absl::Span<const Tensor> gradients,
+                    const UpdateOptions& options) {
+  const GroupPtr group = internal::GroupOf(lookups);
+  if (group != nullptr) {
+    SHERD_RETURN_IF_ERROR(internal::CheckMember(*group, kOperation));
+  }
+  LookUpPlans::Taken taken = LookUpPlans::Get().Take(group, lookups);
+  std::shared_ptr<UpdatePlan>& mine = taken.front().update();
+  if (mine == nullptr) mine = std::make_shared<UpdatePlan>();
+  UpdateCall call(lookups, gradients, options, group, taken.front());
+  absl::Status status = call.Run(absl::OkStatus());
+  taken.front().EndCall();
+  mine->EndCall();
+  if (call.planned()) LookUpPlans::Get().Return(group, std::move(taken));
+  return status;
+}
+
+}  // namespace sherd

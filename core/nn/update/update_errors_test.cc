@@ -1,0 +1,314 @@
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/nn/lookup.h"
+#include "sherd/core/nn/lookup/lookup_model.h"
+#include "sherd/core/nn/update.h"
+#include "sherd/core/sharding/placement.h"
+#include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/tensor/tensor.h"
+#include "sherd/testing/faults.h"
+#include "sherd/testing/local_ranks.h"
+#include "sherd/testing/matchers.h"
+#include "sherd/testing/tensor_matchers.h"
+
+// A rank of three passes what cannot be updated, has no memory, or fails: one
+// error on every rank, and the tables are as before.
+
+namespace sherd {
+namespace {
+
+using ::sherd::testing::BlamesRank;
+using ::sherd::testing::FailAllocationAt;
+using ::sherd::testing::FailAt;
+using ::sherd::testing::IsOk;
+using ::sherd::testing::RunLocalRanks;
+using ::sherd::testing::ShardsOf;
+using ::sherd::testing::StatusIs;
+using ::sherd::testing::TensorBitwiseEq;
+using ::testing::AllOf;
+
+constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr absl::StatusCode kState = absl::StatusCode::kFailedPrecondition;
+constexpr absl::StatusCode kNotDone = absl::StatusCode::kUnimplemented;
+constexpr int kFailedRank = 1;
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+Tensor Ids(const std::vector<int64_t>& ids, const Dims& size) {
+  return Tensor::FromSpan(absl::MakeConstSpan(ids), size).value();
+}
+
+Tensor Whole() {
+  Tensor tensor = Tensor::Empty({10, 4}).value();
+  for (int64_t i = 0; i < 40; ++i) {
+    tensor.mutable_data_as<float>()[i] = static_cast<float>(i);
+  }
+  return tensor;
+}
+
+ShardingSpecPtr Chunks(int dim) {
+  return ChunkShardingSpec::Create(dim, PlacementsOnRanks(3)).value();
+}
+
+// The arguments of a call.
+struct UpdateArguments {
+  std::vector<TableLookUp> lookups;
+  std::vector<Tensor> gradients;
+  UpdateOptions options;
+};
+
+// Tables cut by rows and by columns, and one of each rank's own.
+UpdateArguments Valid(bool direct) {
+  const Bags bags = {Ids({1, 2, 9, 0}, {2, 2})};
+  UpdateArguments call;
+  call.lookups = {{ShardsOf(Whole(), Chunks(0)), bags, {.mode = BagMode::kSum}},
+                  {ShardsOf(Whole(), Chunks(1)), bags},
+                  {Whole(), bags}};
+  call.gradients.assign(3, Tensor::Ones({2, 4}).value());
+  call.options = {.rule = SparseRule::kRowWiseAdagrad, .direct = direct};
+  return call;
+}
+
+absl::Status Step(const UpdateArguments& call) {
+  return Update(call.lookups, call.gradients, call.options);
+}
+
+void ExpectUnchanged(const EmbeddingTable& table) {
+  if (const auto* const tensor = std::get_if<Tensor>(&table)) {
+    EXPECT_THAT(*tensor, TensorBitwiseEq(Whole()));
+    return;
+  }
+  for (const Shard& shard : std::get<ShardedTensor>(table).local_shards()) {
+    EXPECT_THAT(shard.tensor,
+                TensorBitwiseEq(
+                    Whole()
+                        .Narrow(shard.metadata.offsets, shard.metadata.sizes)
+                        .value()));
+  }
+}
+
+struct Rejection {
+  std::string name;
+  std::function<void(UpdateArguments&)> spoil;
+  absl::StatusCode code;
+  std::string phrase;
+};
+
+std::vector<Rejection> Rejections() {
+  return {
+      {"a gradient less", [](UpdateArguments& c) { c.gradients.pop_back(); },
+       kInvalid, "expected a gradient for each of 3 lookups, got 2"},
+      {"no gradient", [](UpdateArguments& c) { c.gradients[1] = Tensor(); },
+       kInvalid,
+       "table 1: the gradient needs to be of float32 and size [2, 4]"},
+      {"a gradient of another size",
+       [](UpdateArguments& c) {
+         c.gradients[0] = Tensor::Ones({2, 5}).value();
+       },
+       kInvalid,
+       "table 0: the gradient needs to be of float32 and size [2, 4]"},
+      {"a gradient of another dtype",
+       [](UpdateArguments& c) {
+         c.gradients[2] = Tensor::Ones({2, 4}, {.dtype = kFloat64}).value();
+       },
+       kInvalid, "got float64 and size [2, 4]"},
+      {"a gradient on meta",
+       [](UpdateArguments& c) {
+         c.gradients[2] =
+             Tensor::Empty({2, 4}, {.device = {DeviceType::kMeta}}).value();
+       },
+       kState, "table 2: the gradient is on meta"},
+      {"mode max",
+       [](UpdateArguments& c) { c.lookups[2].options.mode = BagMode::kMax; },
+       kNotDone, "table 2: mode max has no gradient"},
+      {"an id out of range",
+       [](UpdateArguments& c) {
+         c.lookups[0].bags.ids = Ids({1, 2, 10, 0}, {2, 2});
+       },
+       kInvalid, "table 0: Index out of range in Input: the id at position 2"},
+      {"no table", [](UpdateArguments& c) { c.lookups[2].table = Tensor(); },
+       kState, "table 2: the table was not created"},
+      {"a table that may not be written to",
+       [](UpdateArguments& c) {
+         const Tensor whole = Whole();
+         const auto storage =
+             Storage::BorrowReadOnly(whole.data(), 160, whole.storage())
+                 .value();
+         c.lookups[2].table =
+             Tensor::FromStorage(storage, 0, {10, 4}, kFloat32).value();
+       },
+       kState, "table 2: the table may not be written to"},
+      {"no rule",
+       [](UpdateArguments& c) { c.options.rule = static_cast<SparseRule>(7); },
+       kInvalid, "expected a rule of SparseRule, got 7"},
+      {"a learning rate that is NaN",
+       [](UpdateArguments& c) { c.options.learning_rate = kNaN; }, kInvalid,
+       "a finite learning rate and eps"},
+      {"a negative eps", [](UpdateArguments& c) { c.options.eps = -1; },
+       kInvalid, "a finite learning rate and eps"},
+      {"an accumulator of another size",
+       [](UpdateArguments& c) {
+         SetAccumulator(c.lookups[0].table, Tensor::Zeros({10, 4}).value());
+       },
+       kInvalid,
+       "table 0: the accumulator of a table for this rule needs to be of "
+       "float32 and size [10, 1]"},
+      {"an accumulator of another dtype",
+       [](UpdateArguments& c) {
+         SetAccumulator(c.lookups[2].table,
+                        Tensor::Zeros({10, 1}, {.dtype = kFloat64}).value());
+       },
+       kInvalid, "table 2: the accumulator of a table"},
+      // What only the comparison of ranks finds.
+      {"another rule",
+       [](UpdateArguments& c) { c.options.rule = SparseRule::kSgd; }, kInvalid,
+       "rank 1 was called with other arguments"},
+      {"another learning rate",
+       [](UpdateArguments& c) { c.options.learning_rate = 0.5; }, kInvalid,
+       "learning rate 0.5"},
+      {"another eps", [](UpdateArguments& c) { c.options.eps = 0.5; }, kInvalid,
+       "eps 0.5"},
+      {"another layout",
+       [](UpdateArguments& c) {
+         c.lookups[0].table = ShardsOf(Whole(), Chunks(1));
+       },
+       kInvalid, "rank 1 was called with other arguments"},
+      {"an accumulator on one rank",
+       [](UpdateArguments& c) {
+         SetAccumulator(c.lookups[0].table,
+                        ShardedTensor::Zeros(Chunks(0), {10, 1}).value());
+       },
+       kInvalid, "rank 1 was called with other arguments"},
+      {"one table twice",
+       [](UpdateArguments& c) { c.lookups[1].table = c.lookups[0].table; },
+       kInvalid, "rank 1 was called with other arguments"},
+  };
+}
+
+TEST(UpdateErrorsTest, WhatOneRankPassesIsTheSameErrorOnAll) {
+  RunLocalRanks(3, [&](ProcessGroup& group) {
+    for (const Rejection& rejection : Rejections()) {
+      for (const bool direct : {true, false}) {
+        SCOPED_TRACE(absl::StrCat(rejection.name, direct ? "" : ", messages"));
+        UpdateArguments call = Valid(direct);
+        if (group.rank() == kFailedRank) rejection.spoil(call);
+        EXPECT_THAT(Step(call),
+                    AllOf(StatusIs(rejection.code, rejection.phrase),
+                          StatusIs(rejection.code, "update: rank 1")));
+        for (const TableLookUp& lookup : call.lookups) {
+          if (const auto* tensor = std::get_if<Tensor>(&lookup.table);
+              tensor == nullptr || tensor->defined()) {
+            ExpectUnchanged(lookup.table);
+          }
+          if (group.rank() == kFailedRank) continue;
+          EXPECT_TRUE(GetAccumulator(lookup.table).is_none());
+        }
+        EXPECT_THAT(Step(Valid(direct)), IsOk());
+      }
+    }
+  });
+}
+
+TEST(UpdateErrorsTest, WithoutAGroupTheErrorIsReturnedAtOnce) {
+  const UpdateArguments call = {
+      .lookups = {{Whole(), {Ids({1, 2, 9, 0}, {2, 2})}}},
+      .gradients = {Tensor::Ones({2, 5}).value()}};
+  EXPECT_THAT(Step(call), StatusIs(kInvalid, "update: table 0: the gradient"));
+  EXPECT_THAT(Update({}, {}), IsOk());
+  EXPECT_THAT(Update({}, call.gradients), StatusIs(kInvalid, "each of 0"));
+}
+
+TEST(UpdateErrorsTest, ARankWithoutMemoryIsTheSameErrorOnAll) {
+  for (const bool direct : {true, false}) {
+    RunLocalRanks(3, [&](ProcessGroup& group) {
+      const UpdateArguments call = Valid(direct);
+      absl::Status status;
+      ASSERT_THAT(group.Barrier(), IsOk());
+      {
+        FailAllocationAt fault({.rank = kFailedRank});
+        ASSERT_THAT(group.Barrier(), IsOk());
+        status = Step(call);
+        ASSERT_THAT(group.Barrier(), IsOk());
+      }
+      EXPECT_THAT(status, AllOf(StatusIs(absl::StatusCode::kResourceExhausted,
+                                         "rank 1"),
+                                BlamesRank(kFailedRank)));
+      for (const TableLookUp& lookup : call.lookups) {
+        ExpectUnchanged(lookup.table);
+        EXPECT_TRUE(GetAccumulator(lookup.table).is_none());
+      }
+      EXPECT_THAT(Step(call), IsOk());
+    });
+  }
+}
+
+TEST(UpdateErrorsTest, ARankThatCannotMapGradientsMakesAllUseMessages) {
+  RunLocalRanks(3, [&](ProcessGroup& group) {
+    const UpdateArguments call = Valid(true);
+    const UpdateArguments other = Valid(false);
+    {
+      FailAt fault("sharding/import", absl::ResourceExhaustedError("full"),
+                   {.rank = kFailedRank, .subject = "update"});
+      ASSERT_THAT(group.Barrier(), IsOk());
+      ASSERT_THAT(Step(call), IsOk());
+      ASSERT_THAT(group.Barrier(), IsOk());
+    }
+    ASSERT_THAT(Step(call), IsOk());
+    for (int step = 0; step < 2; ++step) ASSERT_THAT(Step(other), IsOk());
+    for (size_t t = 0; t < 2; ++t) {
+      EXPECT_THAT(
+          std::get<ShardedTensor>(call.lookups[t].table).AllGather().value(),
+          TensorBitwiseEq(std::get<ShardedTensor>(other.lookups[t].table)
+                              .AllGather()
+                              .value()));
+    }
+  });
+}
+
+// The ranks agreed that all proceed: the group cannot be used any more.
+TEST(UpdateErrorsTest, ARankThatFailsAfterTheAgreementEndsTheCallOnAll) {
+  for (const char* const point :
+       {"sharding/before_copy", "sharding/after_copy"}) {
+    for (const bool direct : {true, false}) {
+      RunLocalRanks(3, [&](ProcessGroup& group) {
+        UpdateArguments call = Valid(direct);
+        call.options.timeout = absl::Seconds(20);
+        FailAt fault(
+            point, absl::DataLossError("gone"),
+            {.rank = kFailedRank, .subject = "update", .optional = true});
+        const absl::Status status = Step(call);
+        if (group.rank() == kFailedRank) {
+          EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss, "gone"));
+        }
+        EXPECT_FALSE(Step(call).ok());
+        EXPECT_FALSE(group.health().ok());
+      });
+    }
+  }
+}
+
+TEST(UpdateErrorsTest, ARankThatStaysAwayIsNamed) {
+  for (const bool direct : {true, false}) {
+    RunLocalRanks(3, [&](ProcessGroup& group) {
+      UpdateArguments call = Valid(direct);
+      call.options.timeout = absl::Seconds(20);
+      ASSERT_THAT(Step(call), IsOk());
+      if (group.rank() == kFailedRank) return;
+      EXPECT_THAT(Step(call), BlamesRank(kFailedRank));
+    });
+  }
+}
+
+}  // namespace
+}  // namespace sherd

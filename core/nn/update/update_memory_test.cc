@@ -1,0 +1,97 @@
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sherd/core/comm/process_group.h"
+#include "sherd/core/nn/lookup.h"
+#include "sherd/core/nn/update.h"
+#include "sherd/core/sharding/placement.h"
+#include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/tensor/tensor.h"
+#include "sherd/testing/local_ranks.h"
+#include "sherd/testing/matchers.h"
+
+namespace {
+
+thread_local int64_t allocations = 0;
+
+}  // namespace
+
+// Counts what the code under test allocates. Not inlined, since GCC then takes
+// free() for a mismatch.
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  ++allocations;
+  if (void* const memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  std::abort();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
+
+namespace sherd {
+namespace {
+
+using ::sherd::testing::IsOk;
+using ::sherd::testing::RunLocalRanks;
+
+TEST(UpdateMemoryTest, LaterCallsForTheSameTablesAllocateNothing) {
+  for (const bool direct : {true, false}) {
+    RunLocalRanks(4, [&](ProcessGroup& group) {
+      const auto rows =
+          ChunkShardingSpec::Create(0, PlacementsOnRanks(4)).value();
+      const auto columns =
+          ChunkShardingSpec::Create(1, PlacementsOnRanks(4)).value();
+      std::vector<int64_t> ids(2000);
+      for (size_t i = 0; i < ids.size(); ++i) {
+        ids[i] = static_cast<int64_t>(i * 7 + 13) % 100;
+      }
+      const Bags bags = {
+          Tensor::FromSpan(absl::MakeConstSpan(ids), {100, 20}).value()};
+      Bags weighted = bags;
+      weighted.per_sample_weights = Tensor::Ones({100, 20}).value();
+      const std::vector<TableLookUp> lookups = {
+          {ShardedTensor::Ones(rows, {100, 16}).value(), bags},
+          {ShardedTensor::Ones(columns, {100, 16}).value(),
+           weighted,
+           {.mode = BagMode::kSum, .padding_idx = 3}},
+          {ShardedTensor::Ones(rows, {100, 4}, {.dtype = kFloat16}).value(),
+           bags,
+           {.mode = BagMode::kNone}},
+          {Tensor::Ones({100, 5}).value(), bags}};
+      const std::vector<Tensor> gradients = {
+          Tensor::Ones({100, 16}).value(), Tensor::Ones({100, 16}).value(),
+          Tensor::Ones({100, 20, 4}, {.dtype = kFloat16}).value(),
+          Tensor::Ones({100, 5}).value()};
+      std::vector<Tensor> outputs(lookups.size());
+      for (const SparseRule rule :
+           {SparseRule::kSgd, SparseRule::kRowWiseAdagrad}) {
+        for (int call = 0; call < 20; ++call) {
+          const int64_t before = allocations;
+          const absl::Status looked_up =
+              LookUpInto(lookups, absl::MakeSpan(outputs), {.direct = direct});
+          const absl::Status updated =
+              Update(lookups, gradients, {.rule = rule, .direct = direct});
+          const int64_t made = allocations - before;
+          ASSERT_THAT(looked_up, IsOk());
+          ASSERT_THAT(updated, IsOk());
+          if (call >= 2) {
+            EXPECT_EQ(made, 0) << "call " << call << ", direct " << direct
+                               << ", rule " << Name(rule);
+          }
+        }
+      }
+      EXPECT_EQ(group.health(), absl::OkStatus());
+    });
+  }
+}
+
+}  // namespace
+}  // namespace sherd
