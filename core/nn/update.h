@@ -95,11 +95,13 @@ struct UpdateOptions {
 //   kUnimplemented       As LookUp: tables, ids or gradients on a device; mode
 //                        kMax, whose gradient needs the rows that were largest.
 //   kResourceExhausted   There is no memory for an accumulator or a buffer.
-// After the failure of a rank (kUnavailable, kDeadlineExceeded) the group is
-// poisoned, and tables and accumulators are unspecified.
+//   kInternal            A rank sent a malformed message.
+// After kInternal and the failure of a rank (kUnavailable, kDeadlineExceeded)
+// the group is poisoned, and tables and accumulators are unspecified.
 //
-// Completion. When it returns, all ranks have updated their shards, and none
-// reads this one's gradients any more.
+// Completion. When it returns, this rank's shards have been updated. Where
+// ranks read each other's gradients, those of all ranks have, and none reads
+// this one's gradients any more.
 //
 // Cost. No gradient of the table's size: O(ids + gradients) of memory, kept
 // with what LookUp keeps for the same tables, so that later calls allocate

@@ -165,6 +165,8 @@ class UpdateCall {
   UpdatePlan& mine_;
   bool planned_ = false;
   bool direct_ = true;
+  // The ranks agreed that one cannot go on, before a table changed.
+  bool all_failed_ = false;
 };
 
 absl::Status UpdateCall::Prepare() {
@@ -417,7 +419,9 @@ absl::Status UpdateCall::ExchangeSums() {
     mine_.received[static_cast<size_t>(rank())] = {mine_.sums.data(), bytes};
     return shards.ReadSums(mine_.received);
   }
-  SHERD_RETURN_IF_ERROR(AgreeOnSums(std::move(status)));
+  status = AgreeOnSums(std::move(status));
+  all_failed_ = !status.ok();
+  SHERD_RETURN_IF_ERROR(status);
   if (direct_) {
     mine_.sums.Read(rank(), mine_.notes, PeerBytes::kWords, mine_.received);
     return shards.ReadSums(mine_.received);
@@ -461,7 +465,7 @@ absl::Status UpdateCall::Run(const absl::Status& local) {
     return InOperation(kOperation, status);
   }
   // The other ranks rely on this one to continue, as agreed.
-  if (group_->health().ok()) group_->Abort(status);
+  if (!all_failed_ && group_->health().ok()) group_->Abort(status);
   if (group_->backend().ranks_are_threads) {
     mine_.outbox.KeepForever();
     mine_.sums.KeepForever();

@@ -9,8 +9,11 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/nn/lookup.h"
+#include "sherd/core/nn/lookup/planned_table.h"
 #include "sherd/core/nn/lookup/pool_kernels.h"
 #include "sherd/core/nn/lookup/request_message.h"
+#include "sherd/core/nn/update/gradient_messages.h"
 #include "sherd/core/nn/update/row_groups.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/random_layouts.h"
@@ -203,6 +206,64 @@ TEST(RowGroupsTest, MalformedRequestsAreRefused) {
   EXPECT_FALSE(set({1, 2}, 6, true));
   EXPECT_TRUE(set({1, 2}, 6, false));
   EXPECT_EQ(groups.rows().size(), 2U);
+}
+
+TEST(GradientMessagesTest, MalformedMessagesAreRefusedOrDescribeTheirBytes) {
+  std::mt19937_64 random(RandomSeed());
+  std::vector<PlannedTable> tables(2);
+  std::vector<Tensor> gradients;
+  for (size_t t = 0; t < tables.size(); ++t) {
+    const Tensor ids =
+        Tensor::FromSpan<int64_t>({0, 1, 2, 3, 4, 5}, {3, 2}).value();
+    tables[t].options.mode = t == 0 ? BagMode::kSum : BagMode::kMean;
+    ASSERT_TRUE(tables[t].Set(Tensor::Ones({7, 3}).value(), 0).ok());
+    ASSERT_TRUE(tables[t].bags.Set(kFloat32, 7, {ids}, tables[t].options).ok());
+    gradients.push_back(Tensor::Ones({3, 3}).value());
+  }
+  GradientMessages messages;
+  messages.Plan(tables, /*rank=*/0, /*ranks=*/1, /*for_all=*/true);
+  messages.Collect(tables);
+  const size_t length = messages.lengths()[0];
+  std::vector<uint64_t> valid(length / sizeof(uint64_t));
+  ASSERT_EQ(valid.size() * sizeof(uint64_t), length);
+  auto* const bytes = reinterpret_cast<std::byte*>(valid.data());
+  messages.Write(tables, gradients, {bytes});
+  // Whether the owner accepts the message.
+  const auto accepts = [&](const std::vector<uint64_t>& message, size_t size) {
+    const absl::Span<const std::byte> span(
+        reinterpret_cast<const std::byte*>(message.data()), size);
+    if (!messages.Read(tables, 0, span).ok()) return false;
+    RowGroups groups;
+    for (size_t t = 0; t < tables.size(); ++t) {
+      std::vector<GradientSource> sources;
+      messages.FindSources(tables, t, 0, sources);
+      if (!groups.Set(sources, 0, 7, t == 0 ? 0 : sizeof(float), false)) {
+        return false;
+      }
+      for (int64_t i = 0; i < groups.first(groups.rows().size()); ++i) {
+        const std::byte* const gradient = groups.gradients()[i];
+        EXPECT_GE(gradient, span.data());
+        EXPECT_LE(gradient + 12, span.data() + size);
+      }
+    }
+    return true;
+  };
+  EXPECT_TRUE(accepts(valid, length));
+  for (size_t cut = 1; cut < length; ++cut) {
+    // In memory of its own, so that a sanitizer finds what reads too far.
+    std::vector<uint64_t> part((cut + 7) / 8);
+    std::memcpy(part.data(), bytes, cut);
+    EXPECT_FALSE(accepts(part, cut)) << cut;
+  }
+  for (int i = 0; i < 20000; ++i) {
+    std::vector<uint64_t> changed = valid;
+    for (uint64_t k = 0; k <= random() % 3; ++k) {
+      auto* const at =
+          reinterpret_cast<std::byte*>(changed.data()) + random() % length;
+      *at = static_cast<std::byte>(random());
+    }
+    accepts(changed, length);
+  }
 }
 
 }  // namespace
