@@ -111,6 +111,15 @@ struct BenchCase {
   // For moves: the bytes that must come to some rank from another, with any
   // peer. Then memory is reported too. May be null.
   std::function<int64_t(int world, int64_t bytes)> lower_bound = nullptr;
+  // Makes what the peers share, in the common() of the context, before any of
+  // them. May be null.
+  std::function<void(RankContext&)> share = nullptr;
+  // The memory of `make` is reported too, and counts as the first call's: that
+  // of tables which the ranks have in parts, as a multiple of their bytes.
+  bool measures_tables = false;
+  // Peers are compared by the CPU time of all ranks, which other ranks on the
+  // same processors do not change.
+  bool compares_cpu = false;
   // How many times Run() is called for one time, which is divided by it. May be
   // null: once.
   std::function<int(int64_t bytes)> repeats = nullptr;

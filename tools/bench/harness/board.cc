@@ -38,10 +38,6 @@ absl::Status PutText(char (&place)[N], absl::string_view text) {
 }  // namespace
 
 struct Board::Memory {
-  struct Call {
-    double entered;
-    double left;
-  };
   struct WorkNotes {
     int64_t bytes_sent;
     int64_t bytes_received;
@@ -51,7 +47,7 @@ struct Board::Memory {
   struct Slot {
     int outcome;
     char message[2000];
-    Call calls[kMaxBenchPeers][kMaxBenchSamples];
+    CallTimes calls[kMaxBenchPeers][kMaxBenchSamples];
     WorkNotes notes[kMaxBenchPeers];
   };
 
@@ -141,19 +137,27 @@ absl::Span<std::byte> Board::shared() const {
 
 void Board::Meet() { memory_.barrier.Meet(task_.world); }
 
-void Board::SetCall(int rank, int peer, int call, double entered, double left) {
-  memory_.slots[rank].calls[peer][call] = {entered, left};
+void Board::SetCall(int rank, int peer, int call, const CallTimes& times) {
+  memory_.slots[rank].calls[peer][call] = times;
 }
 
 double Board::CallSeconds(int peer, int call) const {
   double first = std::numeric_limits<double>::infinity();
   double last = -first;
   for (int rank = 0; rank < task_.world; ++rank) {
-    const Memory::Call& times = memory_.slots[rank].calls[peer][call];
+    const CallTimes& times = memory_.slots[rank].calls[peer][call];
     first = std::min(first, times.entered);
     last = std::max(last, times.left);
   }
   return last - first;
+}
+
+double Board::CallCpuSeconds(int peer, int call) const {
+  double sum = 0;
+  for (int rank = 0; rank < task_.world; ++rank) {
+    sum += memory_.slots[rank].calls[peer][call].cpu;
+  }
+  return sum;
 }
 
 void Board::SetFigures(int rank, int peer, const WorkFigures& figures) {

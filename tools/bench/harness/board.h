@@ -32,6 +32,15 @@ struct BenchTask {
   int64_t shared_bytes = 0;
 };
 
+// One rank's call, in seconds.
+struct CallTimes {
+  // On the monotonic clock.
+  double entered = 0;
+  double left = 0;
+  // What the threads of the process computed meanwhile.
+  double cpu = 0;
+};
+
 // Figures of one rank's call, beside the time; -1: not known.
 struct WorkFigures {
   // To and from other ranks, by any transport.
@@ -69,10 +78,11 @@ class Board {
   // Returns once all ranks have called it; see SharedBarrier.
   void Meet();
 
-  // Records when a rank entered and left a call, on the monotonic clock.
-  void SetCall(int rank, int peer, int call, double entered, double left);
+  void SetCall(int rank, int peer, int call, const CallTimes& times);
   // From the first rank that entered to the last one that left.
   double CallSeconds(int peer, int call) const;
+  // The CPU time of all ranks.
+  double CallCpuSeconds(int peer, int call) const;
 
   void SetFigures(int rank, int peer, const WorkFigures& figures);
   WorkFigures Figures(int rank, int peer) const;

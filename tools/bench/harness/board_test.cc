@@ -48,10 +48,11 @@ TEST(BoardTest, AnAttachedProcessSeesTheTaskAndTheSameMemory) {
 TEST(BoardTest, ACallLastsFromTheFirstThatEntersToTheLastThatLeaves) {
   const auto board = Board::Create({.case_name = "x", .world = 3, .calls = 2});
   ASSERT_THAT(board, IsOk());
-  (*board)->SetCall(/*rank=*/0, /*peer=*/1, /*call=*/1, 12.0, 13.0);
-  (*board)->SetCall(1, 1, 1, 11.5, 12.0);
-  (*board)->SetCall(2, 1, 1, 12.5, 14.25);
+  (*board)->SetCall(/*rank=*/0, /*peer=*/1, /*call=*/1, {12.0, 13.0, 0.5});
+  (*board)->SetCall(1, 1, 1, {11.5, 12.0, 0.25});
+  (*board)->SetCall(2, 1, 1, {12.5, 14.25, 3.0});
   EXPECT_DOUBLE_EQ((*board)->CallSeconds(1, 1), 2.75);
+  EXPECT_DOUBLE_EQ((*board)->CallCpuSeconds(1, 1), 3.75);
 }
 
 TEST(BoardTest, EachRankHasFiguresOfEachPeer) {

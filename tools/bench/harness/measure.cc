@@ -93,6 +93,8 @@ BenchTask TaskOf(const Measurement& measurement, std::vector<int> peers,
 struct Samples {
   // Of each call, the first one included. Empty: it was not measured.
   std::vector<double> seconds;
+  // Of all ranks, likewise; empty: not known.
+  std::vector<double> cpu_seconds;
   // By rank.
   std::vector<WorkFigures> figures;
 };
@@ -162,6 +164,7 @@ absl::Status RunRanks(const Measurement& measurement, const Session& session,
     Samples& own = samples[session.positions[i]];
     for (int call = 0; call < calls; ++call) {
       own.seconds.push_back(board->CallSeconds(slot, call) / repeats);
+      own.cpu_seconds.push_back(board->CallCpuSeconds(slot, call) / repeats);
     }
     for (int rank = 0; rank < measurement.world; ++rank) {
       own.figures.push_back(board->Figures(rank, slot));
@@ -193,6 +196,7 @@ absl::Status RunProgram(const Measurement& measurement, const Session& session,
   SHERD_RETURN_IF_ERROR(report.status());
   Samples& own = samples[position];
   own.seconds = std::move(report->seconds);
+  own.cpu_seconds = std::move(report->cpu_seconds);
   for (const int64_t bytes : report->extra_bytes) {
     own.figures.push_back({.extra_bytes = bytes});
   }
@@ -284,13 +288,22 @@ BenchResult ResultOf(const Measurement& measurement, const BenchPeer& peer,
   for (const WorkFigures& figures : samples.figures) {
     if (result.way.empty()) result.way = figures.way;
   }
-  if (bench_case.lower_bound == nullptr) return result;
-  result.lower_bound_bytes =
-      bench_case.lower_bound(measurement.world, measurement.bytes);
+  if (!samples.cpu_seconds.empty()) {
+    result.cpu_seconds =
+        Summarize({samples.cpu_seconds.begin() + 1, samples.cpu_seconds.end()})
+            .median;
+  }
+  result.compares_cpu = bench_case.compares_cpu;
+  if (bench_case.lower_bound != nullptr) {
+    result.lower_bound_bytes =
+        bench_case.lower_bound(measurement.world, measurement.bytes);
+  } else if (!bench_case.measures_tables) {
+    return result;
+  }
   int64_t sent = 0;
   int64_t received = 0;
   int64_t extra = 0;
-  bool knows_bytes = true;
+  bool knows_bytes = bench_case.lower_bound != nullptr;
   bool knows_memory = true;
   for (const WorkFigures& figures : samples.figures) {
     knows_bytes &= figures.bytes_sent >= 0 && figures.bytes_received >= 0;

@@ -27,6 +27,11 @@ absl::Status ReadLine(absl::string_view line, ProgramReport& report) {
     report.seconds.push_back(seconds);
     return absl::OkStatus();
   }
+  if (field.first == "cpu" && absl::SimpleAtod(field.second, &seconds) &&
+      seconds >= 0) {
+    report.cpu_seconds.push_back(seconds);
+    return absl::OkStatus();
+  }
   if (field.first == "extra" && absl::SimpleAtoi(field.second, &bytes)) {
     report.extra_bytes.push_back(bytes);
     return absl::OkStatus();
@@ -45,7 +50,13 @@ absl::StatusOr<ProgramReport> ReadProgramReport(const std::string& path,
        absl::StrSplit(text, '\n', absl::SkipEmpty())) {
     SHERD_RETURN_IF_ERROR(ReadLine(line, report));
   }
-  if (report.seconds.size() != static_cast<size_t>(task.calls) ||
+  const auto calls = static_cast<size_t>(task.calls);
+  if (!report.cpu_seconds.empty() && report.cpu_seconds.size() != calls) {
+    return absl::InternalError(
+        absl::StrCat("a program reported the CPU time of ",
+                     report.cpu_seconds.size(), " calls instead of ", calls));
+  }
+  if (report.seconds.size() != calls ||
       report.extra_bytes.size() != static_cast<size_t>(task.world)) {
     return absl::InternalError(absl::StrCat(
         "a program reported ", report.seconds.size(), " calls instead of ",

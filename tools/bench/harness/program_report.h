@@ -14,12 +14,15 @@ namespace sherd {
 struct ProgramReport {
   // Per call, from the first rank that entered to the last that left.
   std::vector<double> seconds;
+  // Per call, the CPU time of all ranks; empty: not known.
+  std::vector<double> cpu_seconds;
   // By rank: the memory that the first call took.
   std::vector<int64_t> extra_bytes;
 };
 
 // Reads the file that a program wrote: lines of
 //   call SECONDS
+//   cpu SECONDS     once per call or not at all
 //   extra BYTES     once per rank
 //   wrong TEXT      in place of all others: a result was wrong
 //   failed TEXT     in place of all others: another error

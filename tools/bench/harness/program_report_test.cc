@@ -29,6 +29,13 @@ TEST(ProgramReportTest, HasAllCallsAndTheMemoryOfAllRanks) {
   EXPECT_THAT(report->extra_bytes, ElementsAre(4096, -10));
 }
 
+TEST(ProgramReportTest, MayHaveTheCpuTimeOfAllCalls) {
+  const auto report =
+      Read("call 1\ncall 1\ncall 1\ncpu 4\ncpu 0\ncpu 2.5\nextra 1\nextra 1\n");
+  ASSERT_THAT(report, IsOk());
+  EXPECT_THAT(report->cpu_seconds, ElementsAre(4.0, 0.0, 2.5));
+}
+
 TEST(ProgramReportTest, ReportsErrors) {
   EXPECT_THAT(Read("wrong rank 1: 7 elements differ\n"),
               StatusIs(absl::StatusCode::kDataLoss,
@@ -45,7 +52,9 @@ TEST(ProgramReportTest, RefusesAnythingButAReportOfTheTask) {
        {"", "call 1\ncall 1\nextra 1\nextra 1\n",
         "call 1\ncall 1\ncall 1\nextra 1\n",
         "call 1\ncall -1\ncall 1\nextra 1\nextra 1\n",
-        "call 1\ncall 1\ncall 1\nextra 1\nextra many\n", "hello\n"}) {
+        "call 1\ncall 1\ncall 1\nextra 1\nextra many\n",
+        "call 1\ncall 1\ncall 1\ncpu 1\ncpu 1\nextra 1\nextra 1\n",
+        "call 1\ncall 1\ncall 1\ncpu -1\nextra 1\nextra 1\n", "hello\n"}) {
     EXPECT_THAT(Read(text), StatusIs(absl::StatusCode::kInternal)) << text;
   }
 }

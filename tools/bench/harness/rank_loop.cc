@@ -1,7 +1,9 @@
 #include "sherd/tools/bench/harness/rank_loop.h"
 
 #include <fcntl.h>
+#include <time.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -30,6 +32,14 @@ double Now() {
       .count();
 }
 
+// Of all threads of this process.
+double CpuSeconds() {
+  timespec time = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) +
+         1e-9 * static_cast<double>(time.tv_nsec);
+}
+
 // One peer's work in one rank, and where its results go.
 struct Turn {
   Board& board;
@@ -42,17 +52,20 @@ struct Turn {
 // Times a call between two meetings.
 absl::Status TimeCall(const Turn& turn, int call) {
   turn.board.Meet();
-  double entered = Now();
+  CallTimes times;
+  const double cpu = CpuSeconds();
+  times.entered = Now();
   for (int i = 0; i < turn.repeats; ++i) {
     SHERD_RETURN_IF_ERROR(turn.work.Run());
   }
-  double left = Now();
+  times.left = Now();
+  times.cpu = CpuSeconds() - cpu;
   if (const std::optional<double> seconds = turn.work.OwnSeconds()) {
-    entered = 0;
-    left = *seconds;
+    times.entered = 0;
+    times.left = *seconds;
   }
   turn.board.Meet();
-  turn.board.SetCall(turn.rank, turn.peer, call, entered, left);
+  turn.board.SetCall(turn.rank, turn.peer, call, times);
   return absl::OkStatus();
 }
 
@@ -66,7 +79,8 @@ absl::Status MakeCall(const Turn& turn, int call) {
 
 // The same for a first call whose memory counts: ranks look at what they have
 // while no rank is at work.
-absl::Status MakeMeasuredCall(const Turn& turn, int64_t& extra_bytes) {
+absl::Status MakeMeasuredCall(const Turn& turn,
+                              std::optional<int64_t>& extra_bytes) {
   SHERD_RETURN_IF_ERROR(turn.work.Prepare());
   turn.board.Meet();
   const int64_t before = ProportionalMemory();
@@ -79,22 +93,40 @@ absl::Status MakeMeasuredCall(const Turn& turn, int64_t& extra_bytes) {
   return absl::OkStatus();
 }
 
+// Makes the work of a peer; `bytes` is the memory that it took, if that counts.
+absl::StatusOr<std::unique_ptr<RankWork>> MakeWork(const BenchPeer& peer,
+                                                   RankContext& context,
+                                                   bool counts,
+                                                   int64_t& bytes) {
+  bytes = 0;
+  if (counts) context.Meet();
+  const int64_t before = counts ? ProportionalMemory() : 0;
+  absl::StatusOr<std::unique_ptr<RankWork>> work = peer.make(context);
+  if (!work.ok()) return Annotate(work.status(), peer.name);
+  if (counts) context.Meet();
+  if (counts) bytes = ProportionalMemory() - before;
+  return work;
+}
+
 absl::Status TakeTurns(Board& board, const BenchCase& bench_case,
                        RankContext& context) {
   const BenchTask& task = board.task();
+  if (bench_case.share != nullptr) bench_case.share(context);
   std::vector<std::unique_ptr<RankWork>> works;
+  std::vector<int64_t> made_bytes(task.peers.size());
   for (const int index : task.peers) {
-    const BenchPeer& peer = bench_case.peers[index];
-    absl::StatusOr<std::unique_ptr<RankWork>> work = peer.make(context);
-    if (!work.ok()) return Annotate(work.status(), peer.name);
-    works.push_back(*std::move(work));
+    SHERD_ASSIGN_OR_RETURN(auto work, MakeWork(bench_case.peers[index], context,
+                                               bench_case.measures_tables,
+                                               made_bytes[works.size()]));
+    works.push_back(std::move(work));
   }
-  std::vector<int64_t> extra_bytes(works.size(), -1);
+  std::vector<std::optional<int64_t>> extra_bytes(works.size());
   for (int call = 0; call < task.calls; ++call) {
     for (size_t i = 0; i < works.size(); ++i) {
       const Turn turn{board, *works[i], context.rank(), static_cast<int>(i),
                       bench_case.RepeatsOf(task.bytes)};
-      const bool measured = call == 0 && bench_case.lower_bound != nullptr;
+      const bool measured = call == 0 && (bench_case.lower_bound != nullptr ||
+                                          bench_case.measures_tables);
       SHERD_RETURN_IF_ERROR(
           Annotate(measured ? MakeMeasuredCall(turn, extra_bytes[i])
                             : MakeCall(turn, call),
@@ -104,7 +136,12 @@ absl::Status TakeTurns(Board& board, const BenchCase& bench_case,
   }
   for (size_t i = 0; i < works.size(); ++i) {
     WorkFigures figures = works[i]->Figures().value_or(WorkFigures());
-    figures.extra_bytes = extra_bytes[i];
+    figures.extra_bytes = extra_bytes[i].value_or(-1);
+    if (bench_case.measures_tables && extra_bytes[i].has_value()) {
+      // A rank's part of its shards falls when others map them.
+      figures.extra_bytes =
+          std::max<int64_t>(made_bytes[i] + *extra_bytes[i], 0);
+    }
     board.SetFigures(context.rank(), static_cast<int>(i), figures);
   }
   return absl::OkStatus();

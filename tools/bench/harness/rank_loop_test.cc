@@ -104,6 +104,7 @@ TEST_F(RankLoopTest, PeersTakeTurnsAndEveryCallIsCheckedAndTimed) {
   for (int peer = 0; peer < 2; ++peer) {
     for (int call = 0; call < 3; ++call) {
       EXPECT_GT(board_->CallSeconds(peer, call), 0.0);
+      EXPECT_GT(board_->CallCpuSeconds(peer, call), 0.0);
     }
   }
 }
@@ -117,6 +118,35 @@ TEST_F(RankLoopTest, AWrongResultOfOneRankFailsTheMeasurement) {
               StatusIs(absl::StatusCode::kDataLoss,
                        AllOf(HasSubstr("rank 1"), HasSubstr("b, call 2"),
                              HasSubstr("7 elements differ"))));
+}
+
+TEST_F(RankLoopTest, TheMemoryOfTablesIsThatOfMakingThemAndOfTheFirstCall) {
+  constexpr int64_t kTable = int64_t{8} << 20;
+  class TableWork : public FakeWork {
+   public:
+    explicit TableWork(RankContext& context)
+        : FakeWork(context, 't', {}), table_(kTable, 't') {}
+    absl::Status Run() override {
+      result_.resize(kTable, 'r');
+      return absl::OkStatus();
+    }
+
+   private:
+    const std::vector<char> table_;
+    std::vector<char> result_;
+  };
+  BenchCase bench_case{.name = "fake", .help = "", .measures_tables = true};
+  bench_case.peers.push_back({.name = "t",
+                              .help = "",
+                              .make = [](RankContext& context)
+                                  -> absl::StatusOr<std::unique_ptr<RankWork>> {
+                                return std::make_unique<TableWork>(context);
+                              }});
+  ASSERT_THAT(RunRanks(bench_case, {0}, /*calls=*/2), IsOk());
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_GE(board_->Figures(rank, 0).extra_bytes, 2 * kTable);
+    EXPECT_LT(board_->Figures(rank, 0).extra_bytes, 3 * kTable);
+  }
 }
 
 TEST_F(RankLoopTest, ACaseThatStartsRanksRunsOneWorkOnce) {

@@ -12,11 +12,12 @@ std::string Row(const std::string& name, const std::string& world,
                 const std::string& size, const std::string& peer,
                 const std::string& median, const std::string& min,
                 const std::string& max, const std::string& n,
-                const std::string& first, const std::string& moved,
-                const std::string& memory, const std::string& ratios) {
+                const std::string& cpu, const std::string& first,
+                const std::string& moved, const std::string& memory,
+                const std::string& ratios) {
   return absl::StrFormat(
-      "%-25s %5s %9s  %-13s %9s %9s %9s %4s %9s %6s %6s  %s\n", name, world,
-      size, peer, median, min, max, n, first, moved, memory, ratios);
+      "%-25s %5s %9s  %-13s %9s %9s %9s %4s %9s %9s %6s %6s  %s\n", name, world,
+      size, peer, median, min, max, n, cpu, first, moved, memory, ratios);
 }
 
 std::string RatioOf(const std::optional<int64_t>& part, int64_t whole) {
@@ -24,12 +25,22 @@ std::string RatioOf(const std::optional<int64_t>& part, int64_t whole) {
   return absl::StrFormat("%.2f", static_cast<double>(*part) / whole);
 }
 
+// What peers are compared by; 0: not known.
+double TimeOf(const BenchResult& result) {
+  return result.compares_cpu ? result.cpu_seconds.value_or(0)
+                             : result.steady.median;
+}
+
 std::string Ratios(absl::Span<const BenchResult> results, size_t own) {
   std::string text;
+  if (TimeOf(results[own]) <= 0) return text;
   for (size_t i = own + 1; i < results.size(); ++i) {
-    if (results[i].steady.median <= 0) continue;
-    absl::StrAppendFormat(&text, "%s%.2fx %s", text.empty() ? "" : ", ",
-                          results[own].steady.median / results[i].steady.median,
+    if (TimeOf(results[i]) <= 0) continue;
+    absl::StrAppendFormat(&text, "%s%.2fx %s",
+                          !text.empty()               ? ", "
+                          : results[own].compares_cpu ? "cpu "
+                                                      : "",
+                          TimeOf(results[own]) / TimeOf(results[i]),
                           results[i].peer);
   }
   return text;
@@ -47,6 +58,10 @@ std::string Remarks(absl::Span<const BenchResult> results, size_t own) {
 std::string JsonLine(const BenchResult& result) {
   // Names are ours and need no escapes.
   std::string more;
+  if (result.cpu_seconds.has_value()) {
+    absl::StrAppendFormat(&more, ",\"cpu_seconds_median\":%.9g",
+                          *result.cpu_seconds);
+  }
   if (!result.way.empty()) {
     absl::StrAppend(&more, ",\"way\":\"", result.way, "\"");
   }
@@ -70,7 +85,7 @@ std::string JsonLine(const BenchResult& result) {
 
 std::string TableTitle() {
   return Row("case", "world", "bytes", "peer", "median", "min", "max", "n",
-             "1st call", "moved", "memory", "median as a multiple of");
+             "cpu", "1st call", "moved", "memory", "median as a multiple of");
 }
 
 std::string TableRows(absl::Span<const BenchResult> results) {
@@ -80,6 +95,7 @@ std::string TableRows(absl::Span<const BenchResult> results) {
     text += Row(r.case_name, absl::StrCat(r.world), FormatSize(r.bytes), r.peer,
                 FormatTime(r.steady.median), FormatTime(r.steady.min),
                 FormatTime(r.steady.max), absl::StrCat(r.steady.n),
+                r.cpu_seconds.has_value() ? FormatTime(*r.cpu_seconds) : "-",
                 FormatTime(r.first_call),
                 RatioOf(r.bytes_moved, r.lower_bound_bytes),
                 RatioOf(r.extra_bytes, r.bytes), Remarks(results, i));

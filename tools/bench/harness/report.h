@@ -19,6 +19,10 @@ struct BenchResult {
   // Seconds of the second and later calls.
   Summary steady;
   double first_call = 0;
+  // The median of the CPU time of all ranks, if known; and whether peers are
+  // compared by it.
+  std::optional<double> cpu_seconds = {};
+  bool compares_cpu = false;
   // Of several transports or strategies, the fastest, or the one that the peer
   // reports; empty: there is only one.
   std::string way = {};
@@ -34,8 +38,8 @@ struct BenchResult {
 
 // Returns {"case":…,"peer":…,"world":…,"bytes":…,"seconds_median":…,
 // "seconds_min":…, "seconds_max":…,"n":…,"seconds_first":…} and a newline; if
-// known also "way", "bytes_moved", "lower_bound_bytes", "extra_bytes",
-// "extra_bytes_of_one_rank".
+// known also "cpu_seconds_median", "way", "bytes_moved", "lower_bound_bytes",
+// "extra_bytes", "extra_bytes_of_one_rank".
 std::string JsonLine(const BenchResult& result);
 
 // The title line of the table.
@@ -44,7 +48,8 @@ std::string TableTitle();
 // A line for each peer of one case, world and size, in the order of the case.
 // Column "moved" has the bytes moved as a multiple of the lower bound, "memory"
 // the extra memory of all ranks as a multiple of the tensor. The last column
-// has the median as a multiple of that of each peer below it.
+// has the median as a multiple of that of each peer below it, or for cases that
+// compare it the CPU time.
 std::string TableRows(absl::Span<const BenchResult> results);
 
 // "12.3 us", "4.56 ms", "1.20 s".

@@ -85,6 +85,23 @@ TEST(TableRowsTest, ComparesEachPeerWithThoseBelowIt) {
   EXPECT_EQ(rows[3], "");
 }
 
+TEST(TableRowsTest, ACaseMayComparePeersByTheCpuTimeOfAllRanks) {
+  BenchResult own = Result("sherd-shm", 0.030);
+  own.cpu_seconds = 0.060;
+  BenchResult other = Result("limit", 0.010);
+  other.cpu_seconds = 0.040;
+  const auto json = nlohmann::json::parse(JsonLine(own));
+  EXPECT_EQ(json["cpu_seconds_median"], 0.06);
+  EXPECT_THAT(TableRows({own, other}), HasSubstr("  3.00x limit\n"));
+  own.compares_cpu = other.compares_cpu = true;
+  EXPECT_THAT(TableRows({own, other}), AllOf(HasSubstr("   15   60.0 ms "),
+                                             HasSubstr("  cpu 1.50x limit\n"),
+                                             HasSubstr("   15   40.0 ms ")));
+  // Where it is not known, there is nothing to compare.
+  other.cpu_seconds = {};
+  EXPECT_THAT(TableRows({own, other}), Not(HasSubstr("x limit")));
+}
+
 TEST(TableRowsTest, ColumnsStandBelowTheirTitles) {
   const std::string title = TableTitle();
   const std::string row = TableRows({Result("limit", 0.005)});
