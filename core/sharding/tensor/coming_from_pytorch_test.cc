@@ -81,7 +81,9 @@ constexpr char kThisFile[] = "core/sharding/tensor/coming_from_pytorch_test.cc";
 // ModuleDict, ModuleList, Linear. State, LoadState, AddShardedAttributeHooks.
 // ShardParameter, ShardModule, ShardingPlan, Sharder, ShardingPlanner,
 // ReshardOutput, CollectLocalShard, BalancedPlanner. Value, Visit. LookUp,
-// Embedding, EmbeddingBag, EmbeddingBagCollection.
+// Embedding, EmbeddingBag, EmbeddingBagCollection. Bags, ValueMap, kNone,
+// PlanEntry, bytes_per_rank. Update, UpdateOptions, SparseRule, SgdStep,
+// GetAccumulator, SetAccumulator.
 
 std::string Read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
