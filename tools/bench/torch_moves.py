@@ -1,87 +1,20 @@
 #!/usr/bin/env python3
 """Bench's measurements of PyTorch: moves of a ShardedTensor or a DTensor.
 
-Brings its own ranks, as forks of this process, over Gloo. Method as in
-measure.h, but that each call makes a new result: there is no call that fills
-one. Writes what program_report.h reads.
+Ranks and method are those of torch_ranks.py, over Gloo.
 
 Works: sharded:reshard:DIM, sharded:gather, sharded:shard, and the same with
 dtensor; dtensor:grid. Tensors begin cut along dim 0.
 """
 
-import argparse
-import ctypes
-import mmap
-import os
-import signal
-import struct
 import sys
-import time
-import traceback
+
+from torch_ranks import WrongResult, argument_parser, measure
 
 # Whole numbers that a 32-bit float holds.
 VALUES = 16777213
 # Elements that are filled or compared at once.
 SLAB = 1 << 20
-
-
-class WrongResult(Exception):
-    pass
-
-
-class Board:
-    """Memory that the ranks share: places to meet, and times."""
-
-    def __init__(self, world):
-        self.world = world
-        self.memory = mmap.mmap(-1, 4096 + 64 * world)
-
-    def set_times(self, rank, entered, left):
-        struct.pack_into("dd", self.memory, 4096 + 64 * rank + 8, entered, left)
-
-    def call_seconds(self):
-        times = [
-            struct.unpack_from("dd", self.memory, 4096 + 64 * rank + 8)
-            for rank in range(self.world)
-        ]
-        return max(t[1] for t in times) - min(t[0] for t in times)
-
-    def set_extra(self, rank, extra):
-        struct.pack_into("q", self.memory, 8 * rank, extra)
-
-    def extra(self, rank):
-        return struct.unpack_from("q", self.memory, 8 * rank)[0]
-
-    def meet(self, rank):
-        """Returns once all ranks called it as often as this one."""
-        at = 4096 + 64 * rank
-        turn = struct.unpack_from("q", self.memory, at)[0] + 1
-        struct.pack_into("q", self.memory, at, turn)
-        while any(
-            struct.unpack_from("q", self.memory, 4096 + 64 * r)[0] < turn
-            for r in range(self.world)
-        ):
-            time.sleep(20e-6)
-
-
-def die_with_parent(parent):
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def status_bytes(field):
-    with open("/proc/self/status", encoding="ascii") as file:
-        for line in file:
-            if line.startswith(field + ":"):
-                return int(line.split()[1]) * 1024
-    return 0
-
-
-def forget_peak():
-    with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
-        file.write("5")
 
 
 def values(torch, offsets, sizes, size):
@@ -315,8 +248,8 @@ class DTensorShard(DTensorWork):
         self.check(self.result.to_local(), self.own)
 
 
-def make_work(name, *args):
-    parts = name.split(":")
+def make_work(torch, args, rank):
+    parts = args.work.split(":")
     kinds = {
         ("sharded", "reshard"): ShardedReshard,
         ("sharded", "gather"): ShardedGather,
@@ -326,113 +259,19 @@ def make_work(name, *args):
         ("dtensor", "gather"): DTensorGather,
         ("dtensor", "shard"): DTensorShard,
     }
-    return kinds[tuple(parts[:2])](*map(int, parts[2:]), *args)
+    kind = kinds[tuple(parts[:2])]
+    return kind(*map(int, parts[2:]), torch, args.size, rank, args.world)
 
 
-def run_rank(torch, board, args, rank):
-    """Makes the calls; rank 0 returns their seconds."""
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo",
-        init_method=f"file://{args.report}.store",
-        rank=rank,
-        world_size=args.world,
-    )
-    work = make_work(args.work, torch, args.size, rank, args.world)
-    seconds = []
-    for call in range(args.calls):
-        work.prepare()
-        before = status_bytes("VmRSS")
-        if call == 0:
-            forget_peak()
-        board.meet(rank)
-        entered = time.monotonic()
-        work.run()
-        board.set_times(rank, entered, time.monotonic())
-        board.meet(rank)
-        seconds.append(board.call_seconds())
-        if call == 0:
-            board.set_extra(rank, status_bytes("VmHWM") - before)
-        work.check_result()
-        board.meet(rank)
-    return seconds
-
-
-def write_lines(path, lines):
-    # A reader finds all of it or none.
-    with open(path + ".part", "w", encoding="utf-8") as file:
-        file.write("".join(line + "\n" for line in lines))
-    os.rename(path + ".part", path)
-
-
-def rank_process(torch, board, args, rank, parent):
-    die_with_parent(parent)
-    code = 1
-    try:
-        seconds = run_rank(torch, board, args, rank)
-        if rank == 0:
-            lines = [f"call {s!r}" for s in seconds]
-            lines += [f"extra {board.extra(r)}" for r in range(args.world)]
-            write_lines(f"{args.report}.good", lines)
-        code = 0
-    except WrongResult as error:
-        write_lines(f"{args.report}.bad", [f"wrong rank {rank}: {error}"])
-    except Exception as error:
-        traceback.print_exc()
-        text = " ".join(str(error).split())[:300]
-        text = f"failed rank {rank}: {type(error).__name__}: {text}"
-        write_lines(f"{args.report}.bad", [text])
-    # Not the end of the interpreter: it waits for PyTorch's threads.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__)
+def main():
+    parser = argument_parser(__doc__)
     parser.add_argument("--work", required=True)
     parser.add_argument(
         "--size",
         required=True,
         type=lambda text: [int(n) for n in text.split(",")],
     )
-    parser.add_argument("--world", required=True, type=int)
-    parser.add_argument("--calls", required=True, type=int)
-    parser.add_argument("--report", required=True)
-    return parser.parse_args()
-
-
-def main():
-    args = parse_arguments()
-    try:
-        import torch
-        import torch.distributed
-    except Exception as error:
-        text = " ".join(str(error).split())[:300]
-        write_lines(args.report, [f"failed import torch: {text}"])
-        return 1
-    board = Board(args.world)
-    parent = os.getpid()
-    ranks = set()
-    for rank in range(args.world):
-        pid = os.fork()
-        if pid == 0:
-            rank_process(torch, board, args, rank, parent)
-        ranks.add(pid)
-    good = True
-    while ranks:
-        pid, status = os.wait()
-        ranks.discard(pid)
-        if status != 0 and good:
-            good = False
-            # The others wait for it.
-            for other in ranks:
-                os.kill(other, signal.SIGKILL)
-    outcome = f"{args.report}.good" if good else f"{args.report}.bad"
-    if not os.path.exists(outcome):
-        write_lines(outcome, ["failed a rank ended without a word"])
-    os.rename(outcome, args.report)
-    return 0 if good else 1
+    return measure(parser.parse_args(), make_work)
 
 
 if __name__ == "__main__":

@@ -62,9 +62,10 @@ BenchProgram TorchProgram(const std::string& work, const BenchTask& task,
                           const WordTensor& tensor, const std::string& report) {
   const absl::Span<const int64_t> size =
       absl::MakeConstSpan(tensor.size).last(tensor.dims);
-  // Python's own path, not bench's directory.
+  // Python's own path, not bench's directory, where it also writes nothing.
   return {.name = "/usr/bin/env",
-          .arguments = {Python(), Script(kMoves), absl::StrCat("--work=", work),
+          .arguments = {Python(), "-B", Script(kMoves),
+                        absl::StrCat("--work=", work),
                         absl::StrCat("--size=", absl::StrJoin(size, ",")),
                         absl::StrCat("--world=", task.world),
                         absl::StrCat("--calls=", task.calls),

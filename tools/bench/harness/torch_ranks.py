@@ -1,0 +1,182 @@
+"""The ranks of bench's measurements of PyTorch, as forks of this process.
+
+Method as in measure.h, but that each call makes a new result: there is no call
+that fills one. Writes what program_report.h reads.
+"""
+
+import argparse
+import ctypes
+import mmap
+import os
+import signal
+import struct
+import sys
+import time
+import traceback
+
+
+class WrongResult(Exception):
+    pass
+
+
+class Board:
+    """Memory that the ranks share: places to meet, and times."""
+
+    def __init__(self, world):
+        self.world = world
+        self.memory = mmap.mmap(-1, 4096 + 64 * world)
+
+    def set_times(self, rank, entered, left, cpu):
+        at = 4096 + 64 * rank + 8
+        struct.pack_into("ddd", self.memory, at, entered, left, cpu)
+
+    def times(self):
+        return [
+            struct.unpack_from("ddd", self.memory, 4096 + 64 * rank + 8)
+            for rank in range(self.world)
+        ]
+
+    def call_seconds(self):
+        times = self.times()
+        return max(t[1] for t in times) - min(t[0] for t in times)
+
+    def cpu_seconds(self):
+        return sum(t[2] for t in self.times())
+
+    def set_extra(self, rank, extra):
+        struct.pack_into("q", self.memory, 8 * rank, extra)
+
+    def extra(self, rank):
+        return struct.unpack_from("q", self.memory, 8 * rank)[0]
+
+    def meet(self, rank):
+        """Returns once all ranks called it as often as this one."""
+        at = 4096 + 64 * rank
+        turn = struct.unpack_from("q", self.memory, at)[0] + 1
+        struct.pack_into("q", self.memory, at, turn)
+        while any(
+            struct.unpack_from("q", self.memory, 4096 + 64 * r)[0] < turn
+            for r in range(self.world)
+        ):
+            time.sleep(20e-6)
+
+
+def die_with_parent(parent):
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def status_bytes(field):
+    with open("/proc/self/status", encoding="ascii") as file:
+        for line in file:
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def forget_peak():
+    with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+        file.write("5")
+
+
+def run_rank(torch, board, args, rank, make_work):
+    """Makes the calls; rank 0 returns their lines of the report."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{args.report}.store",
+        rank=rank,
+        world_size=args.world,
+    )
+    work = make_work(torch, args, rank)
+    lines = []
+    for call in range(args.calls):
+        work.prepare()
+        before = status_bytes("VmRSS")
+        if call == 0:
+            forget_peak()
+        board.meet(rank)
+        cpu = time.process_time()
+        entered = time.monotonic()
+        work.run()
+        left = time.monotonic()
+        board.set_times(rank, entered, left, time.process_time() - cpu)
+        board.meet(rank)
+        lines.append(f"call {board.call_seconds()!r}")
+        lines.append(f"cpu {board.cpu_seconds()!r}")
+        if call == 0:
+            board.set_extra(rank, status_bytes("VmHWM") - before)
+        work.check_result()
+        board.meet(rank)
+    return lines + [f"extra {board.extra(r)}" for r in range(args.world)]
+
+
+def write_lines(path, lines):
+    # A reader finds all of it or none.
+    with open(path + ".part", "w", encoding="utf-8") as file:
+        file.write("".join(line + "\n" for line in lines))
+    os.rename(path + ".part", path)
+
+
+def rank_process(torch, board, args, rank, parent, make_work):
+    die_with_parent(parent)
+    code = 1
+    try:
+        lines = run_rank(torch, board, args, rank, make_work)
+        if rank == 0:
+            write_lines(f"{args.report}.good", lines)
+        code = 0
+    except WrongResult as error:
+        write_lines(f"{args.report}.bad", [f"wrong rank {rank}: {error}"])
+    except Exception as error:
+        traceback.print_exc()
+        text = " ".join(str(error).split())[:300]
+        text = f"failed rank {rank}: {type(error).__name__}: {text}"
+        write_lines(f"{args.report}.bad", [text])
+    # Not the end of the interpreter: it waits for PyTorch's threads.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def measure(args, make_work):
+    """Starts the ranks, which make the calls; returns the exit code."""
+    try:
+        import torch
+        import torch.distributed
+    except Exception as error:
+        text = " ".join(str(error).split())[:300]
+        write_lines(args.report, [f"failed import torch: {text}"])
+        return 1
+    board = Board(args.world)
+    parent = os.getpid()
+    ranks = set()
+    for rank in range(args.world):
+        pid = os.fork()
+        if pid == 0:
+            rank_process(torch, board, args, rank, parent, make_work)
+        ranks.add(pid)
+    good = True
+    while ranks:
+        pid, status = os.wait()
+        ranks.discard(pid)
+        if status != 0 and good:
+            good = False
+            # The others wait for it.
+            for other in ranks:
+                os.kill(other, signal.SIGKILL)
+    outcome = f"{args.report}.good" if good else f"{args.report}.bad"
+    if not os.path.exists(outcome):
+        write_lines(outcome, ["failed a rank ended without a word"])
+    os.rename(outcome, args.report)
+    return 0 if good else 1
+
+
+def argument_parser(description):
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--world", required=True, type=int)
+    parser.add_argument("--calls", required=True, type=int)
+    parser.add_argument("--report", required=True)
+    return parser
