@@ -7,8 +7,8 @@
 
 namespace sherd {
 
-// Lookups of bags in ten tables of float32 and width 64: cut by rows, by
-// columns, and each whole on one rank.
+// Lookups of bags in tables of float32 and width 64 that are cut by rows, by
+// columns, or each whole on one rank; and steps that also update them.
 std::vector<BenchCase> EmbeddingCases();
 
 }  // namespace sherd

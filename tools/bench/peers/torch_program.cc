@@ -1,6 +1,7 @@
 #include "sherd/tools/bench/peers/torch_program.h"
 
 #include <filesystem>
+#include <map>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -19,12 +20,13 @@ std::string& Python() {
 }
 
 // Without importing it, which takes seconds.
-constexpr char kLookForTorch[] =
+constexpr char kLookForModule[] =
     "import importlib.util, sys; "
-    "sys.exit(0 if importlib.util.find_spec('torch') else 3)";
+    "sys.exit(0 if importlib.util.find_spec(sys.argv[1]) else 3)";
 
 constexpr char kMoves[] = "torch_moves_beside_bench";
 constexpr char kGpu[] = "torch_gpu_beside_bench";
+constexpr char kEmbedding[] = "torch_embedding_beside_bench";
 constexpr char kRpc[] = "torch_rpc_beside_bench";
 
 // A script, which the build puts beside bench.
@@ -47,15 +49,22 @@ int ExitCodeOf(const std::vector<std::string>& command) {
 
 void SetTorchPython(std::string python) { Python() = std::move(python); }
 
-absl::Status FindTorch() {
-  static const absl::Status found = [] {
-    if (ExitCodeOf({Python(), "-c", kLookForTorch}) == 0) {
-      return absl::OkStatus();
+absl::Status FindTorch() { return FindPythonModules({"torch"}); }
+
+absl::Status FindPythonModules(const std::vector<std::string>& modules) {
+  static auto& known = *new std::map<std::string, bool>;
+  std::vector<std::string> missing;
+  for (const std::string& module : modules) {
+    const auto [found, is_new] = known.emplace(module, false);
+    if (is_new) {
+      found->second = ExitCodeOf({Python(), "-c", kLookForModule, module}) == 0;
     }
-    return absl::NotFoundError(absl::StrCat(
-        Python(), " has no torch: name one that has with --python"));
-  }();
-  return found;
+    if (!found->second) missing.push_back(module);
+  }
+  if (missing.empty()) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat(Python(), " has no ",
+                                          absl::StrJoin(missing, " and no "),
+                                          ": name one that has with --python"));
 }
 
 BenchProgram TorchProgram(const std::string& work, const BenchTask& task,
@@ -90,6 +99,19 @@ BenchProgram TorchRpcProgram(const std::string& work, const BenchTask& task,
                         absl::StrCat("--world=", task.world),
                         absl::StrCat("--calls=", task.calls),
                         absl::StrCat("--report=", report)}};
+}
+
+BenchProgram TorchEmbeddingProgram(const std::vector<std::string>& arguments,
+                                   const BenchTask& task,
+                                   const std::string& report) {
+  BenchProgram program = {.name = "/usr/bin/env",
+                          .arguments = {Python(), "-B", Script(kEmbedding),
+                                        absl::StrCat("--world=", task.world),
+                                        absl::StrCat("--calls=", task.calls),
+                                        absl::StrCat("--report=", report)}};
+  program.arguments.insert(program.arguments.end(), arguments.begin(),
+                           arguments.end());
+  return program;
 }
 
 }  // namespace sherd

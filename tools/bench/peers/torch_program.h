@@ -18,6 +18,10 @@ void SetTorchPython(std::string python);
 //   kNotFound  The message names what is missing.
 absl::Status FindTorch();
 
+// Returns OK if that Python has all of these modules, among them "torch".
+//   kNotFound  The message names those that are missing.
+absl::Status FindPythonModules(const std::vector<std::string>& modules);
+
 // Has PyTorch do `work` ("dtensor:reshard:1", see torch_moves.py) on a tensor
 // of `tensor`'s size, of 32-bit floats.
 BenchProgram TorchProgram(const std::string& work, const BenchTask& task,
@@ -31,6 +35,12 @@ BenchProgram TorchGpuProgram(const std::string& work, const BenchTask& task,
 // Has PyTorch's RPC do `work` ("round_trip", see torch_rpc.py).
 BenchProgram TorchRpcProgram(const std::string& work, const BenchTask& task,
                              const std::string& report);
+
+// Has PyTorch look up rows of tables: `arguments` are those of
+// torch_embedding.py, but for the task and the report.
+BenchProgram TorchEmbeddingProgram(const std::vector<std::string>& arguments,
+                                   const BenchTask& task,
+                                   const std::string& report);
 
 }  // namespace sherd
 
