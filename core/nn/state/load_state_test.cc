@@ -64,7 +64,7 @@ ShardedTensor Sharded(const ShardingSpecPtr& spec, uint64_t salt = 0) {
 }
 
 // What is there, and what the state has, for each pair of layouts.
-TEST(LoadStateTest, CopiesIntoWhatIsThereWhateverItsLayout) {
+TEST(LoadStateTest, CopiesIntoExistingValuesOfAnyLayout) {
   RunLocalRanks(kRanks, [](ProcessGroup&) {
     SHERD_ASSERT_OK_AND_ASSIGN(
         const ShardingSpecPtr grid,
@@ -109,7 +109,7 @@ TEST(LoadStateTest, AModelLoadsItsOwnState) {
   });
 }
 
-TEST(LoadStateTest, FillsWhatIsNotThereWithHandlesOfTheState) {
+TEST(LoadStateTest, FillsAbsentValuesWithHandlesOfTheState) {
   StateDict state;
   const Tensor tensor = PatternTensor({2, 3}, kFloat32);
   ASSERT_THAT(state.Set("w", tensor), IsOk());
@@ -360,7 +360,7 @@ TEST(LoadStateTest, PlainTensorsAreAMatterOfOneRank) {
   });
 }
 
-TEST(LoadStateTest, ReportsWhatIsMissingUnexpectedOrMismatched) {
+TEST(LoadStateTest, ReportsMissingUnexpectedAndMismatchedNames) {
   const auto make_model = [] {
     return Make({{kParameter, "size", Zeros({2, 3})},
                  {kParameter, "dtype", Zeros({2})},

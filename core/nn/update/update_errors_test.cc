@@ -196,7 +196,7 @@ std::vector<Rejection> Rejections() {
   };
 }
 
-TEST(UpdateErrorsTest, WhatOneRankPassesIsTheSameErrorOnAll) {
+TEST(UpdateErrorsTest, BadArgumentsOfOneRankAreTheSameErrorOnAll) {
   RunLocalRanks(3, [&](ProcessGroup& group) {
     for (const Rejection& rejection : Rejections()) {
       for (const bool direct : {true, false}) {

@@ -112,7 +112,7 @@ TEST_F(SeriesLatestTest, AManifestThatIsDamagedAnywhereIsPassedOver) {
   EXPECT_EQ(Latest()->step, 2);
 }
 
-TEST_F(SeriesLatestTest, WhereNoStepIsWholeThatIsNotNone) {
+TEST_F(SeriesLatestTest, WhereNoStepIsWholeLatestIsDataLossAndNotNotFound) {
   if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
   ASSERT_THAT(Save(1, {1, 2}), IsOk());
   std::filesystem::resize_file(ManifestOf(1), 40);
