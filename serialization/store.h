@@ -66,7 +66,8 @@ class ObjectWriter {
 //   - List returns each object that was there during the whole call, and none
 //     that was not there at any moment of it.
 //   - Of all PutIfAbsent of one name one succeeds, until the object is removed.
-//   - A put that returned OK is durable. A removal is once a later put is.
+//   - A put that returned OK is durable, but for FinishUnsynced. A removal is
+//     once a later put is.
 //   - A put that ended with an error may still take effect later, unless
 //     another has taken its name, or the error says otherwise.
 // Amazon S3 documents strong consistency of reads and listings after puts and
@@ -99,9 +100,9 @@ class CheckpointStore {
   virtual absl::StatusOr<int64_t> Stat(const std::string& name) = 0;
 
   // The object for reading: ReadAt and ReadMany read ranges, Size is known,
-  // Sync does nothing that matters, all others are kUnimplemented or fail. If
-  // the object is replaced or removed afterwards, reads go on in the one that
-  // was opened, or fail.
+  // Sync makes one durable that was put by FinishUnsynced, if only once a later
+  // put is, all others are kUnimplemented or fail. If the object is replaced or
+  // removed afterwards, reads go on in the one that was opened, or fail.
   //   kNotFound  There is no such object.
   virtual absl::StatusOr<std::unique_ptr<File>> OpenForRead(
       const std::string& name) = 0;

@@ -101,15 +101,17 @@ class StoreFiles::Contents {
     return writer_.get();
   }
 
-  // All that was written before will be durable when it has appeared.
+  // All that was written before will be durable when it has appeared; of one
+  // that has, it is.
   absl::Status Sync() {
     ObjectWriter* writer;
     {
       absl::MutexLock lock(&mutex_);
+      if (is_published_) return is_synced_ ? published_ : Replace();
       is_synced_ = true;
       writer = writer_.get();
     }
-    return writer == nullptr ? absl::OkStatus() : writer->Sync();
+    return writer->Sync();
   }
 
   // Makes it appear, the first time.
@@ -142,20 +144,22 @@ class StoreFiles::Contents {
       return absl::FailedPreconditionError(absl::StrCat(
           "writing the object ", object_,
           ", which is whole already: expected at most ", kMaxRewritten,
-          " bytes, or all writes before the file is closed"));
+          " bytes, or all writes and a sync before the file is closed"));
     }
     // As a file whose name is gone: what is written to it is lost.
     const absl::Status there = store_.Stat(object_).status();
     if (absl::IsNotFound(there)) return absl::OkStatus();
     SHERD_RETURN_IF_ERROR(there);
-    return store_.Put(object_, bytes_);
+    SHERD_RETURN_IF_ERROR(store_.Put(object_, bytes_));
+    is_synced_ = true;
+    return absl::OkStatus();
   }
 
   CheckpointStore& store_;
   const std::string object_;
   absl::Mutex mutex_;
   std::unique_ptr<ObjectWriter> writer_ ABSL_GUARDED_BY(mutex_);
-  // Whether Sync was called after the last write.
+  // Whether Sync was called after the last write, or that was a Replace.
   bool is_synced_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_published_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status published_ ABSL_GUARDED_BY(mutex_);

@@ -49,9 +49,10 @@ namespace sherd {
 //
 // Writing. A file appears when it is closed, or renamed, whole, and durable if
 // Sync was called after the last write; one that is only destroyed never does.
-// A file of up to kMaxRewritten bytes may be written after it has appeared:
-// each WriteAt replaces its object, if that is there still, durably. So is the
-// index, always.
+// A file of up to kMaxRewritten bytes may be written, or synced the first time,
+// after it has appeared: each WriteAt, and such a Sync, replaces its object, if
+// that is there still, durably; of a longer one they are kFailedPrecondition.
+// The index is durable always.
 //
 // Paths are the root, or the root, '/' and a name; others, and renames and
 // creations of names of the wrong kind, are kInvalidArgument. The root always

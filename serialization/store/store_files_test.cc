@@ -135,6 +135,11 @@ class SyncedStore final : public ForwardingStore {
                            ForwardingStore::BeginPut(name));
     return std::make_unique<SyncedWriter>(std::move(writer), name, unsynced);
   }
+  absl::Status Put(const std::string& name,
+                   absl::Span<const std::byte> data) override {
+    std::erase(unsynced, name);
+    return ForwardingStore::Put(name, data);
+  }
 
   std::vector<std::string> unsynced;
 
@@ -180,6 +185,29 @@ TEST_F(StoreFilesTest, OnlyAFileThatWasSyncedNeedBeDurable) {
   EXPECT_THAT(write("both.safetensors", true, true), IsOk());
   EXPECT_THAT(store.unsynced,
               ElementsAre("never.safetensors", "before.safetensors"));
+}
+
+// As where a file is renamed before it is synced.
+TEST_F(StoreFilesTest, ASyncOfAFileThatIsThereMakesItDurable) {
+  SyncedStore store(store_);
+  StoreFiles files(store, kRoot);
+  for (const size_t bytes : {size_t{1}, StoreFiles::kMaxRewritten + 1}) {
+    SCOPED_TRACE(bytes);
+    const std::string text(bytes, 'x');
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto file, files.Create(In("a.tmp")));
+    EXPECT_THAT(file->WriteAt(0, AsBytes(text)), IsOk());
+    EXPECT_THAT(files.Rename(In("a.tmp"), In("a.sherd")), IsOk());
+    ASSERT_THAT(store.unsynced, SizeIs(1));
+    if (bytes == 1) {
+      EXPECT_THAT(file->Sync(), IsOk());
+      EXPECT_THAT(store.unsynced, IsEmpty());
+    } else {
+      EXPECT_THAT(file->Sync(),
+                  StatusIs(absl::StatusCode::kFailedPrecondition));
+    }
+    EXPECT_THAT(ReadFile(files, In("a.sherd"), int64_t{1} << 20),
+                IsOkAndHolds(text));
+  }
 }
 
 TEST_F(StoreFilesTest, ALongFileIsNotWrittenOnceItIsThere) {
