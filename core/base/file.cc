@@ -192,7 +192,10 @@ class PosixFileSystem final : public FileSystem {
           ": the file system has no hard links, so files cannot be created "
           "exclusively; use a directory of another one"));
     }
-    return Remove(from);
+    const absl::Status removed = Remove(from);
+    if (removed.ok() || absl::IsNotFound(removed)) return removed;
+    return absl::UnknownError(absl::StrCat(
+        to, " is there, and so is its former name: ", removed.message()));
   }
 
   absl::Status Remove(const std::string& path) override {

@@ -118,8 +118,10 @@ class FileSystem {
   virtual absl::Status CreateDirectories(const std::string& path) = 0;
 
   // Replaces `to` atomically: a reader finds the old file or the new one.
-  //   kInvalidArgument  `to` is a device, pipe or socket, which would be
-  //                     replaced.
+  //   kInvalidArgument    `to` is a device, pipe or socket, which would be
+  //                       replaced.
+  //   kResourceExhausted  There is no space, or a quota is exceeded; nothing
+  //                       was changed, and will not be.
   virtual absl::Status Rename(const std::string& from,
                               const std::string& to) = 0;
 
@@ -129,6 +131,8 @@ class FileSystem {
   //   kAlreadyExists       `to` exists; nothing was changed.
   //   kFailedPrecondition  The file system cannot do this (it has neither
   //                        renames that replace nothing nor hard links).
+  //   kResourceExhausted   As of Rename.
+  //   kUnknown             `to` is there, and `from` may be, too.
   virtual absl::Status RenameNew(const std::string& from,
                                  const std::string& to) = 0;
 

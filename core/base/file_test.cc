@@ -1,8 +1,13 @@
 #include "sherd/core/base/file.h"
 
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -11,6 +16,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -303,6 +309,38 @@ TEST_F(FileTest, ANewNameIsGivenOnceAndReplacesNothing) {
   EXPECT_THAT(files_.List(directory_), IsOkAndHolds(ElementsAre("b", "to")));
   EXPECT_THAT(files_.RenameNew(Path("absent"), Path("new")),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("absent")));
+}
+
+// Lets this thread rename as on NFS, which has no renames that replace nothing,
+// and remove nothing, as over a quota that removals count against.
+bool LetRemovalsFail() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_renameat2, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+#ifdef SYS_unlink
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_unlink, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EDQUOT),
+#endif
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_unlinkat, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EDQUOT),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program = {sizeof(filter) / sizeof(filter[0]), filter};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+// That nothing was done would not be true.
+TEST_F(FileTest, ANewNameBesideOneThatStaysIsUnknown) {
+  ASSERT_THAT(WriteFileAtomically(files_, Path("a"), AsBytes("a")), IsOk());
+  std::thread([this] {
+    ASSERT_TRUE(LetRemovalsFail()) << std::strerror(errno);
+    EXPECT_THAT(files_.RenameNew(Path("a"), Path("to")),
+                StatusIs(absl::StatusCode::kUnknown,
+                         HasSubstr(Path("to") + " is there")));
+  }).join();
+  EXPECT_THAT(ReadFile(files_, Path("to"), 9), IsOkAndHolds("a"));
 }
 
 TEST_F(FileTest, ADeviceOrPipeIsNotReplaced) {
