@@ -147,7 +147,7 @@ bool IsObjectName(absl::string_view name);
 // Opens the store of one location, what follows "scheme:" in an address. Called
 // once per location and process, by any thread, and again after an error. It
 // may use paths of other stores, such as a file of credentials, but not those
-// whose factory uses this one.
+// whose factory uses this one: that use is kFailedPrecondition.
 using CheckpointStoreFactory =
     std::function<absl::StatusOr<std::unique_ptr<CheckpointStore>>(
         const std::string& location)>;

@@ -22,49 +22,15 @@ absl::string_view LastPart(absl::string_view path) {
 
 }  // namespace
 
-// The store of one directory.
-class RoutedFiles::OpenStore {
- public:
-  // The files in it, which live as long as this. Opens it the first time, and
-  // again after an error; the factory of a store may use paths of others, so no
-  // lock is held while it runs.
-  //   kFailedPrecondition  The factory of this store, on this thread, asks.
-  absl::StatusOr<FileSystem*> Files(FileSystem& base,
-                                    const StoreAddress& address,
-                                    const std::string& root) {
-    const std::thread::id self = std::this_thread::get_id();
-    {
-      absl::MutexLock lock(&mutex_);
-      if (opener_ == self) {
-        return absl::FailedPreconditionError(absl::StrCat(
-            "the factory of the scheme ", address.scheme, " uses ", root,
-            ", the store that it is to open; expected other paths only"));
-      }
-      const auto nobody_opens = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-        return opener_ == std::thread::id();
-      };
-      mutex_.Await(absl::Condition(&nobody_opens));
-      if (with_points_.has_value()) return &*with_points_;
-      opener_ = self;
-    }
-    absl::StatusOr<std::unique_ptr<CheckpointStore>> store =
-        OpenStoreOver(base, address);
-    absl::MutexLock lock(&mutex_);
-    opener_ = std::thread::id();
-    if (!store.ok()) return store.status();
-    store_ = *std::move(store);
-    files_.emplace(*store_, root);
-    return &with_points_.emplace(*files_);
-  }
-
- private:
-  absl::Mutex mutex_;
+// The store of one directory. Guarded by mutex_, but its files are used without
+// it once they are there.
+struct RoutedFiles::OpenStore {
   // The thread that runs the factory; none: no thread does.
-  std::thread::id opener_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<CheckpointStore> store_ ABSL_GUARDED_BY(mutex_);
-  std::optional<StoreFiles> files_ ABSL_GUARDED_BY(mutex_);
+  std::thread::id opener;
+  std::unique_ptr<CheckpointStore> store;
+  std::optional<StoreFiles> files;
   // Below it a store of files has those of its own.
-  std::optional<FaultPointFiles> with_points_ ABSL_GUARDED_BY(mutex_);
+  std::optional<FaultPointFiles> with_points;
 };
 
 RoutedFiles::RoutedFiles(FileSystem& base) : base_(base) {}
@@ -87,16 +53,55 @@ absl::StatusOr<RoutedFiles::Route> RoutedFiles::RouteOf(const std::string& path,
     return absl::InvalidArgumentError(absl::StrCat(
         path, " is a directory of objects, expected a file in it"));
   }
-  SHERD_ASSIGN_OR_RETURN(FileSystem* const files,
-                         StoreOf(root).Files(base_, *directory, root));
+  SHERD_ASSIGN_OR_RETURN(FileSystem* const files, FilesOf(*directory, root));
   return Route{files, std::move(full)};
 }
 
-RoutedFiles::OpenStore& RoutedFiles::StoreOf(const std::string& root) {
+absl::StatusOr<FileSystem*> RoutedFiles::FilesOf(const StoreAddress& address,
+                                                 const std::string& root) {
+  const std::thread::id self = std::this_thread::get_id();
+  OpenStore* open;
+  {
+    absl::MutexLock lock(&mutex_);
+    std::unique_ptr<OpenStore>& entry = stores_[root];
+    if (entry == nullptr) entry = std::make_unique<OpenStore>();
+    open = entry.get();
+    if (NeedsThread(*open, self)) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the factory of the scheme ", address.scheme, " uses ", root,
+          ", the store that it is to open, or one whose factory does; expected "
+          "other paths only"));
+    }
+    const auto nobody_opens = [open] {
+      return open->opener == std::thread::id();
+    };
+    if (!nobody_opens()) {
+      waits_[self] = open;
+      mutex_.Await(absl::Condition(&nobody_opens));
+      waits_.erase(self);
+    }
+    if (open->with_points.has_value()) return &*open->with_points;
+    open->opener = self;
+  }
+  absl::StatusOr<std::unique_ptr<CheckpointStore>> store =
+      OpenStoreOver(base_, address);
   absl::MutexLock lock(&mutex_);
-  std::unique_ptr<OpenStore>& store = stores_[root];
-  if (store == nullptr) store = std::make_unique<OpenStore>();
-  return *store;
+  open->opener = std::thread::id();
+  if (!store.ok()) return store.status();
+  open->store = *std::move(store);
+  open->files.emplace(*open->store, root);
+  return &open->with_points.emplace(*open->files);
+}
+
+bool RoutedFiles::NeedsThread(const OpenStore& store,
+                              std::thread::id thread) const {
+  for (const OpenStore* at = &store; at->opener != std::thread::id();) {
+    if (at->opener == thread) return true;
+    const auto waiting = waits_.find(at->opener);
+    if (waiting == waits_.end()) return false;
+    at = waiting->second;
+  }
+  return false;
 }
 
 absl::StatusOr<RoutedFiles::Route> RoutedFiles::RouteOfEither(

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -11,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "sherd/core/base/file.h"
+#include "sherd/serialization/store/store_registry.h"
 
 namespace sherd {
 
@@ -46,7 +48,7 @@ class RoutedFiles final : public FileSystem {
   absl::StatusOr<int64_t> FreeBytes(const std::string& path) override;
 
  private:
-  class OpenStore;
+  struct OpenStore;
 
   // Where a path leads, and what it is called there.
   struct Route {
@@ -56,8 +58,16 @@ class RoutedFiles final : public FileSystem {
 
   absl::StatusOr<Route> RouteOf(const std::string& path, bool is_file);
   absl::StatusOr<Route> RouteOfEither(const std::string& path);
-  // That of the directory `root`, which lives as long as this.
-  OpenStore& StoreOf(const std::string& root);
+  // The files of the store of the directory `root`, which live as long as this.
+  // Opens it the first time, and again after an error; the factory of a store
+  // may use paths of others, so no lock is held while it runs.
+  //   kFailedPrecondition  The factory of this store asks, on its thread or by
+  //                        that of another, for which it would wait for ever.
+  absl::StatusOr<FileSystem*> FilesOf(const StoreAddress& address,
+                                      const std::string& root);
+  // Whether a store is being opened by `thread`, or by one that waits for it.
+  bool NeedsThread(const OpenStore& store, std::thread::id thread) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   absl::Status Place(const std::string& from, const std::string& to,
                      bool if_absent);
 
@@ -66,6 +76,8 @@ class RoutedFiles final : public FileSystem {
   // By the path of their directory.
   std::map<std::string, std::unique_ptr<OpenStore>> stores_
       ABSL_GUARDED_BY(mutex_);
+  // Threads that wait until a store has been opened.
+  std::map<std::thread::id, const OpenStore*> waits_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sherd

@@ -172,6 +172,32 @@ TEST_F(RoutedFilesTest, AFactoryMayUseOtherStores) {
                        HasSubstr("expected other paths")));
 }
 
+TEST_F(RoutedFilesTest, FactoriesThatUseOneAnotherOnTwoThreadsAreRefused) {
+  static RoutedFiles* files = nullptr;
+  files = &files_;
+  // Both threads run a factory before either uses the other's store.
+  static std::atomic<int> begun = 0;
+  const auto factory = [](const std::string& location)
+      -> absl::StatusOr<std::unique_ptr<CheckpointStore>> {
+    ++begun;
+    while (begun < 2) std::this_thread::yield();
+    SHERD_RETURN_IF_ERROR(
+        files->List(location == "a" ? "routed-mutual:b" : "routed-mutual:a")
+            .status());
+    return std::make_unique<MemoryStore>();
+  };
+  ASSERT_THAT(RegisterCheckpointStore("routed-mutual", factory), IsOk());
+  std::vector<std::thread> threads;
+  for (const char* path : {"routed-mutual:a", "routed-mutual:b"}) {
+    threads.emplace_back([&, path] {
+      EXPECT_THAT(files_.List(path),
+                  StatusIs(absl::StatusCode::kFailedPrecondition,
+                           HasSubstr("expected other paths")));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 TEST_F(RoutedFilesTest, ThreadsThatOpenOneStoreTogetherOpenItOnce) {
   static std::atomic<int> opened = 0;
   ASSERT_THAT(RegisterCheckpointStore(
