@@ -106,6 +106,10 @@ bool SameShards(const ShardedTensor& a, const ShardedTensor& b) {
 absl::Status CopyTensor(const Value& source, Value& target) {
   const auto* from = source.get_if<ShardedTensor>();
   if (auto* to = target.get_if<ShardedTensor>()) {
+    // A process outside the group has no shards to fill.
+    if (to->group() != nullptr && !to->group()->is_member()) {
+      return absl::OkStatus();
+    }
     if (from == nullptr) {
       const Tensor& whole = *source.get_if<Tensor>();
       for (const Shard& shard : to->local_shards()) {
@@ -356,12 +360,6 @@ void StateLoader::MatchTensor(const std::string& name, const Value& target,
   const auto to = IdentityOf(target);
   if (from && to &&
       (*from == *to || !known_moves_.insert({*to, *from}).second)) {
-    return;
-  }
-  // A process outside the group has no shards to fill.
-  const auto* sharded = target.get_if<ShardedTensor>();
-  if (sharded != nullptr && sharded->group() != nullptr &&
-      !sharded->group()->is_member()) {
     return;
   }
   moves_.push_back({name, target, source});

@@ -223,15 +223,20 @@ TEST(LoadStateTest, AProcessOutsideTheGroupHasNothingToFill) {
       return ShardedTensor::Full(Chunks(dim, 2), {7, 6}, value, {.group = pair})
           .value();
     };
-    for (const int dim : {0, 1}) {
-      const ShardedTensor target = make(0, 1);
-      const auto model = Make({{kParameter, "w", target}});
-      StateDict state;
-      ASSERT_THAT(state.Set("w", make(dim, 2)), IsOk());
-      ASSERT_THAT(LoadState(*model, state).status(), IsOk());
-      for (const Shard& shard : target.local_shards()) {
-        EXPECT_THAT(shard.tensor,
-                    TensorBitwiseEq(Tensor::Full(shard.tensor.sizes(), 2.0F)));
+    // It passes the same tree, and so may meet the others.
+    for (const auto& where :
+         {std::shared_ptr<ProcessGroup>(), DefaultGroup().value()}) {
+      for (const int dim : {0, 1}) {
+        const ShardedTensor target = make(0, 1);
+        const auto model = Make({{kParameter, "w", target}});
+        StateDict state;
+        ASSERT_THAT(state.Set("w", make(dim, 2)), IsOk());
+        ASSERT_THAT(LoadState(*model, state, {.group = where}).status(),
+                    IsOk());
+        for (const Shard& shard : target.local_shards()) {
+          EXPECT_THAT(shard.tensor, TensorBitwiseEq(Tensor::Full(
+                                        shard.tensor.sizes(), 2.0F)));
+        }
       }
     }
   });
