@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -243,8 +244,8 @@ class StateLoader {
   // Tensors of the state that members have become handles of. They are the
   // caller's: a module with several paths must not copy into them.
   absl::flat_hash_set<ValueIdentity> filled_;
-  // What moves_ has, as target and source: tied members are copied once.
-  absl::flat_hash_set<std::pair<ValueIdentity, ValueIdentity>> known_moves_;
+  // The source of the last move to each target: tied members are copied once.
+  absl::flat_hash_map<ValueIdentity, ValueIdentity> last_sources_;
   // Names of the state that members and hooks took.
   absl::flat_hash_set<std::string> taken_;
 };
@@ -358,9 +359,11 @@ void StateLoader::MatchTensor(const std::string& name, const Value& target,
   taken_.insert(name);
   const auto from = IdentityOf(source);
   const auto to = IdentityOf(target);
-  if (from && to &&
-      (*from == *to || !known_moves_.insert({*to, *from}).second)) {
-    return;
+  if (from && to) {
+    if (*from == *to) return;
+    const auto [last, is_first] = last_sources_.emplace(*to, *from);
+    if (!is_first && last->second == *from) return;
+    last->second = *from;
   }
   moves_.push_back({name, target, source});
 }

@@ -208,6 +208,23 @@ TEST(LoadStateTest, TiedMembersStayTiedAndMoveOnce) {
   });
 }
 
+TEST(LoadStateTest, OfTiedMembersTheLastValueCounts) {
+  const Value weight = Zeros({2, 3});
+  const auto model = Make({{kParameter, "a", weight},
+                           {kParameter, "b", weight},
+                           {kParameter, "c", weight}});
+  const Tensor one = PatternTensor({2, 3}, kFloat32, 1);
+  const Tensor other = PatternTensor({2, 3}, kFloat32, 2);
+  for (const Tensor& middle : {one, other}) {
+    StateDict state;
+    ASSERT_THAT(state.Set("a", one), IsOk());
+    ASSERT_THAT(state.Set("b", middle), IsOk());
+    ASSERT_THAT(state.Set("c", one), IsOk());
+    ASSERT_THAT(LoadState(*model, state).status(), IsOk());
+    EXPECT_THAT(*weight.get_if<Tensor>(), TensorBitwiseEq(one));
+  }
+}
+
 TEST(LoadStateTest, EmptyListsAndMapsAreExpected) {
   const auto model = Make({{kParameter, "list", ValueList{}},
                            {kParameter, "map", ValueMap{{"m", ValueMap{}}}},
