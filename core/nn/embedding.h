@@ -104,7 +104,8 @@ class EmbeddingBag : public Module {
 //
 // Tree. Paths of the weights are `embedding_bags.NAME.weight`. A child that a
 // plan has replaced by a module of another class, or that has output hooks, is
-// called after the LookUp of the others, in the order of the children.
+// called after the LookUp of the others, in the order of the children. "table
+// 3" in errors of that LookUp is the child at position 3.
 //
 // Errors. Where any weight below is sharded, an error of one rank, in its
 // inputs, in a child that is called or in a hook of one, is that of all ranks

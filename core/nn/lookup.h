@@ -1,6 +1,7 @@
 #ifndef SHERD_CORE_NN_LOOKUP_H_
 #define SHERD_CORE_NN_LOOKUP_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -198,11 +199,15 @@ struct LookUpOp {
 
 namespace internal {
 
+// The numbers by which messages name the tables of a call that is a part of
+// another; empty: their positions.
+using TableNumbers = absl::Span<const size_t>;
+
 // LookUpInto for modules: an error in `local`, found in the inputs of this rank
 // before the call, becomes that of all ranks.
 absl::Status LookUpAfter(const absl::Status& local,
                          absl::Span<const TableLookUp> lookups,
-                         absl::Span<Tensor> outputs);
+                         absl::Span<Tensor> outputs, TableNumbers numbers = {});
 
 }  // namespace internal
 }  // namespace sherd

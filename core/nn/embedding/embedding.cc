@@ -209,7 +209,8 @@ absl::StatusOr<Value> EmbeddingBagCollection::Forward(
   internal::GroupAgreement groups;
   groups.AddMembers(*this);
   std::vector<Tensor> outputs(lookups.size());
-  local = internal::LookUpAfter(local, lookups, absl::MakeSpan(outputs));
+  local =
+      internal::LookUpAfter(local, lookups, absl::MakeSpan(outputs), positions);
   if (!shared) local = groups.Agree(LookUpOp::kName, std::move(local));
   SHERD_RETURN_IF_ERROR(local);
   ValueMap result;

@@ -209,6 +209,12 @@ TEST(EmbeddingTest, ChildrenThatWereReplacedOrHaveHooksAreCalled) {
   EXPECT_EQ(rows.at("t5").Get<Tensor>()->At<double>({}).value(), 5);
   EXPECT_THAT(rows.at("t4").Get<Tensor>()->sizes(),
               ::testing::ElementsAre(2, 8));
+  // Messages count all children.
+  ValueMap inputs;
+  for (int t = 0; t < kTables; ++t) inputs[NameOf(t)] = Ids(0);
+  inputs["t7"] = Tensor::Full({2, 1}, 1000, {.dtype = kInt64}).value();
+  EXPECT_THAT(collection->Call({inputs}).status(),
+              StatusIs(kInvalid, "table 7: Index out of range"));
 }
 
 TEST(EmbeddingTest, AWrongInputOfOneRankIsTheErrorOfAll) {

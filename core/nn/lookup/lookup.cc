@@ -72,11 +72,13 @@ class LookUpCall {
  public:
   LookUpCall(const absl::Status& local, absl::Span<const TableLookUp> lookups,
              absl::Span<Tensor> outputs, const LookUpOptions& options,
-             const GroupPtr& group, LookUpPlan& plan)
+             internal::TableNumbers numbers, const GroupPtr& group,
+             LookUpPlan& plan)
       : local_(local),
         lookups_(lookups),
         outputs_(outputs),
         options_(options),
+        numbers_(numbers),
         group_(group),
         plan_(plan) {}
 
@@ -116,6 +118,7 @@ class LookUpCall {
   const absl::Span<const TableLookUp> lookups_;
   const absl::Span<Tensor> outputs_;
   const LookUpOptions& options_;
+  const internal::TableNumbers numbers_;
   const GroupPtr& group_;
   LookUpPlan& plan_;
   internal::LookUpPlace place_;
@@ -127,22 +130,27 @@ class LookUpCall {
 
 absl::Status LookUpCall::Prepare() {
   SHERD_RETURN_IF_ERROR(local_);
-  SHERD_RETURN_IF_ERROR(plan_.Set(lookups_, planned_, &place_.device));
+  SHERD_RETURN_IF_ERROR(
+      plan_.Set(lookups_, planned_, &place_.device, numbers_));
   for (size_t t = 0; t < lookups_.size(); ++t) {
     if (!lookups_[t].options.max_norm) continue;
     if (!on_host()) {
       return OfTable(t,
                      absl::UnimplementedError(absl::StrCat(
                          "max_norm: the table is on ", place_.device.ToString(),
-                         ", expected it in host memory")));
+                         ", expected it in host memory")),
+                     numbers_);
     }
-    SHERD_RETURN_IF_ERROR(OfTable(t, CheckWritable(lookups_[t].table)));
+    SHERD_RETURN_IF_ERROR(
+        OfTable(t, CheckWritable(lookups_[t].table), numbers_));
   }
   for (size_t t = 0; t < lookups_.size(); ++t) {
     PlannedTable& table = plan_.tables()[t];
     SHERD_RETURN_IF_ERROR(
-        OfTable(t, SetOutput(outputs_[t], table.bags.ResultSize(table.columns),
-                             table.dtype, place_.device, table.output)));
+        OfTable(t,
+                SetOutput(outputs_[t], table.bags.ResultSize(table.columns),
+                          table.dtype, place_.device, table.output),
+                numbers_));
   }
   return absl::OkStatus();
 }
@@ -181,7 +189,7 @@ absl::Status LookUpCall::Vote(const absl::Status& local, uint64_t number) {
   absl::Span<uint64_t> notes = plan_.Notes(ranks * note.size());
   const auto describe = [this] {
     return absl::StrCat("direct ", options_.direct ? "true" : "false", "\n",
-                        plan_.Describe(lookups_));
+                        plan_.Describe(lookups_, numbers_));
   };
   return AgreeAndGather(
       *group_, LookUpOp::kName, local, {local.ok() ? fingerprint : 0, describe},
@@ -351,14 +359,16 @@ absl::Status LookUpCall::Run() {
 absl::Status LookUpTogether(const absl::Status& local,
                             absl::Span<const TableLookUp> lookups,
                             absl::Span<Tensor> outputs,
-                            const LookUpOptions& options) {
+                            const LookUpOptions& options,
+                            internal::TableNumbers numbers) {
   if (lookups.empty()) return local;
   const GroupPtr group = internal::GroupOf(lookups);
   if (group != nullptr) {
     SHERD_RETURN_IF_ERROR(internal::CheckMember(*group, LookUpOp::kName));
   }
   LookUpPlans::Taken taken = LookUpPlans::Get().Take(group, lookups);
-  LookUpCall call(local, lookups, outputs, options, group, taken.front());
+  LookUpCall call(local, lookups, outputs, options, numbers, group,
+                  taken.front());
   absl::Status status = call.Run();
   taken.front().EndCall();
   if (call.planned()) LookUpPlans::Get().Return(group, std::move(taken));
@@ -368,15 +378,16 @@ absl::Status LookUpTogether(const absl::Status& local,
 absl::Status LookUpChecked(const absl::Status& local,
                            absl::Span<const TableLookUp> lookups,
                            absl::Span<Tensor> outputs,
-                           const LookUpOptions& options) {
+                           const LookUpOptions& options,
+                           internal::TableNumbers numbers = {}) {
   if (!RegisteredSpecs<LookUpOp>().empty()) {
     const GroupPtr group = internal::GroupOf(lookups);
     absl::Status checked = local;
-    checked.Update(internal::CheckGroups(lookups, group.get()));
+    checked.Update(internal::CheckGroups(lookups, group.get(), numbers));
     return internal::LookUpWithOwnOps(checked, group.get(), lookups, outputs,
-                                      options, LookUpTogether);
+                                      options, numbers, LookUpTogether);
   }
-  return LookUpTogether(local, lookups, outputs, options);
+  return LookUpTogether(local, lookups, outputs, options, numbers);
 }
 
 }  // namespace
@@ -408,8 +419,9 @@ absl::Status LookUpInto(absl::Span<const TableLookUp> lookups,
 
 absl::Status internal::LookUpAfter(const absl::Status& local,
                                    absl::Span<const TableLookUp> lookups,
-                                   absl::Span<Tensor> outputs) {
-  return LookUpChecked(local, lookups, outputs, {});
+                                   absl::Span<Tensor> outputs,
+                                   TableNumbers numbers) {
+  return LookUpChecked(local, lookups, outputs, {}, numbers);
 }
 
 absl::StatusOr<std::vector<Tensor>> LookUp(

@@ -8,6 +8,7 @@
 #include "sherd/core/comm/channel/backend.h"
 #include "sherd/core/comm/collective/operations.h"
 #include "sherd/core/comm/reduction.h"
+#include "sherd/core/nn/lookup/lookup_plan.h"
 #include "sherd/core/tensor/device_runtime.h"
 #include "sherd/core/tensor/device_stream.h"
 
@@ -45,7 +46,8 @@ absl::StatusOr<Device> DeviceOfReader(const Device& device,
 
 absl::StatusOr<Device> DeviceOfTables(absl::Span<const PlannedTable> tables,
                                       absl::Span<const TableLookUp> lookups,
-                                      const ProcessGroup* group) {
+                                      const ProcessGroup* group,
+                                      TableNumbers numbers) {
   // That of table `known`, with an index if one has any so far.
   Device device;
   size_t known = 0;
@@ -53,8 +55,9 @@ absl::StatusOr<Device> DeviceOfTables(absl::Span<const PlannedTable> tables,
     const Device& own = tables[t].device;
     if (t > 0 && !SameDevice(own, device)) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "table ", t, " is on ", own.ToString(), ", but table ", known, " on ",
-          device.ToString(), ": expected all tables of a call on one device"));
+          TableName(t, numbers), " is on ", own.ToString(), ", but ",
+          TableName(known, numbers), " on ", device.ToString(),
+          ": expected all tables of a call on one device"));
     }
     if (t > 0 && own.index < 0) continue;
     device = own;

@@ -28,7 +28,8 @@ struct LookUpPlace {
 //   others               Those of DeviceRuntime.
 absl::StatusOr<Device> DeviceOfTables(absl::Span<const PlannedTable> tables,
                                       absl::Span<const TableLookUp> lookups,
-                                      const ProcessGroup* group);
+                                      const ProcessGroup* group,
+                                      TableNumbers numbers);
 
 // Whether the group can move memory of `device` from and to this rank.
 bool GroupMoves(const ProcessGroup& group, const Device& device);

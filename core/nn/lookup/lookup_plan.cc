@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/error_info.h"
 #include "sherd/core/base/fault_point.h"
 #include "sherd/core/base/fingerprint.h"
 #include "sherd/core/base/status_macros.h"
@@ -36,10 +37,13 @@ absl::Status CheckGroup(const TableLookUp& lookup, const ProcessGroup* group) {
 
 }  // namespace
 
-absl::Status OfTable(size_t index, const absl::Status& status) {
+std::string TableName(size_t index, TableNumbers numbers) {
+  return absl::StrCat("table ", numbers.empty() ? index : numbers[index]);
+}
+
+absl::Status OfTable(size_t index, absl::Status status, TableNumbers numbers) {
   if (status.ok()) return status;
-  return absl::Status(status.code(),
-                      absl::StrCat("table ", index, ": ", status.message()));
+  return Annotate(std::move(status), TableName(index, numbers));
 }
 
 std::shared_ptr<ProcessGroup> GroupOf(absl::Span<const TableLookUp> lookups) {
@@ -53,9 +57,9 @@ std::shared_ptr<ProcessGroup> GroupOf(absl::Span<const TableLookUp> lookups) {
 }
 
 absl::Status CheckGroups(absl::Span<const TableLookUp> lookups,
-                         const ProcessGroup* group) {
+                         const ProcessGroup* group, TableNumbers numbers) {
   for (size_t t = 0; t < lookups.size(); ++t) {
-    SHERD_RETURN_IF_ERROR(OfTable(t, CheckGroup(lookups[t], group)));
+    SHERD_RETURN_IF_ERROR(OfTable(t, CheckGroup(lookups[t], group), numbers));
   }
   return absl::OkStatus();
 }
@@ -68,7 +72,8 @@ bool LookUpPlan::IsFor(absl::Span<const TableLookUp> lookups) const {
                     });
 }
 
-absl::Status LookUpPlan::SetTables(absl::Span<const TableLookUp> lookups) {
+absl::Status LookUpPlan::SetTables(absl::Span<const TableLookUp> lookups,
+                                   TableNumbers numbers) {
   const int rank = group_ == nullptr ? 0 : group_->rank();
   const bool is_new = tables_.empty();
   tables_.resize(lookups.size());
@@ -76,18 +81,20 @@ absl::Status LookUpPlan::SetTables(absl::Span<const TableLookUp> lookups) {
     if (!is_new && std::holds_alternative<ShardedTensor>(lookups[t].table)) {
       continue;
     }
-    SHERD_RETURN_IF_ERROR(OfTable(t, tables_[t].Set(lookups[t].table, rank)));
+    SHERD_RETURN_IF_ERROR(
+        OfTable(t, tables_[t].Set(lookups[t].table, rank), numbers));
   }
   return absl::OkStatus();
 }
 
 absl::Status LookUpPlan::Set(absl::Span<const TableLookUp> lookups,
-                             bool& planned, Device* device) {
-  SHERD_RETURN_IF_ERROR(CheckGroups(lookups, group_));
-  SHERD_RETURN_IF_ERROR(SetTables(lookups));
+                             bool& planned, Device* device,
+                             TableNumbers numbers) {
+  SHERD_RETURN_IF_ERROR(CheckGroups(lookups, group_, numbers));
+  SHERD_RETURN_IF_ERROR(SetTables(lookups, numbers));
   planned = true;
   SHERD_ASSIGN_OR_RETURN(const Device found,
-                         DeviceOfTables(tables_, lookups, group_));
+                         DeviceOfTables(tables_, lookups, group_, numbers));
   if (device != nullptr) {
     *device = found;
   } else if (!found.is_cpu()) {
@@ -100,8 +107,10 @@ absl::Status LookUpPlan::Set(absl::Span<const TableLookUp> lookups,
     PlannedTable& table = tables_[t];
     table.options = lookup.options;
     SHERD_RETURN_IF_ERROR(
-        OfTable(t, table.bags.Set(table.dtype, table.rows, lookup.bags,
-                                  lookup.options, found)));
+        OfTable(t,
+                table.bags.Set(table.dtype, table.rows, lookup.bags,
+                               lookup.options, found),
+                numbers));
   }
   return absl::OkStatus();
 }
@@ -122,11 +131,12 @@ uint64_t LookUpPlan::FingerprintOfCall() const {
   return fingerprint.value();
 }
 
-std::string LookUpPlan::Describe(absl::Span<const TableLookUp> lookups) const {
+std::string LookUpPlan::Describe(absl::Span<const TableLookUp> lookups,
+                                 TableNumbers numbers) const {
   std::string text = absl::StrCat(lookups.size(), " tables\n");
   for (size_t t = 0; t < lookups.size(); ++t) {
     const BagOptions& options = lookups[t].options;
-    const std::string name = absl::StrCat("table ", t);
+    const std::string name = TableName(t, numbers);
     const auto* const table = std::get_if<ShardedTensor>(&lookups[t].table);
     absl::StrAppend(
         &text,

@@ -31,10 +31,13 @@ std::shared_ptr<ProcessGroup> GroupOf(absl::Span<const TableLookUp> lookups);
 
 // "All distributed tensors should use the same ProcessGroup": `group`.
 absl::Status CheckGroups(absl::Span<const TableLookUp> lookups,
-                         const ProcessGroup* group);
+                         const ProcessGroup* group, TableNumbers numbers = {});
 
-// The status with the number of the table.
-absl::Status OfTable(size_t index, const absl::Status& status);
+// "table 3".
+std::string TableName(size_t index, TableNumbers numbers);
+// The status with that before its message.
+absl::Status OfTable(size_t index, absl::Status status,
+                     TableNumbers numbers = {});
 
 // All that a rank needs to look up in the same tables again and again.
 class LookUpPlan {
@@ -48,10 +51,11 @@ class LookUpPlan {
   //   kUnimplemented  They are on one, but `device` is null.
   //   Other errors. As LookUp for its arguments but the outputs.
   absl::Status Set(absl::Span<const TableLookUp> lookups, bool& planned,
-                   Device* device = nullptr);
+                   Device* device = nullptr, TableNumbers numbers = {});
   // Of what ranks pass alike to the call, and as text.
   uint64_t FingerprintOfCall() const;
-  std::string Describe(absl::Span<const TableLookUp> lookups) const;
+  std::string Describe(absl::Span<const TableLookUp> lookups,
+                       TableNumbers numbers = {}) const;
 
   std::vector<PlannedTable>& tables() { return tables_; }
   RowPool& pool() { return pool_; }
@@ -87,7 +91,8 @@ class LookUpPlan {
   void EndCall();
 
  private:
-  absl::Status SetTables(absl::Span<const TableLookUp> lookups);
+  absl::Status SetTables(absl::Span<const TableLookUp> lookups,
+                         TableNumbers numbers);
   absl::Status Map(ProcessGroup& group);
 
   ProcessGroup* const group_;

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "sherd/core/base/error_info.h"
 #include "sherd/core/base/fingerprint.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/collective/agreement.h"
 #include "sherd/core/comm/collective/operation_label.h"
+#include "sherd/core/nn/lookup/lookup_plan.h"
 #include "sherd/core/sharding/sharded_op_registry.h"
 #include "sherd/core/sharding/tensor/sharded_tensor_access.h"
 
@@ -29,17 +29,14 @@ bool IsShared(const TableLookUp& lookup) {
 }
 
 // Whether `result` can be copied into an output that the caller may have given.
-absl::Status CheckFit(size_t table, const Tensor& result,
-                      const Tensor& output) {
+absl::Status CheckFit(const Tensor& result, const Tensor& output) {
   if (!output.defined() ||
       (output.dtype() == result.dtype() && output.sizes() == result.sizes() &&
        output.is_contiguous() && (output.numel() == 0 || output.writable()))) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "table ", table,
-      ": the output needs to be a contiguous, writable Tensor "
-      "of ",
+      "the output needs to be a contiguous, writable Tensor of ",
       Name(result.dtype()), " and size ", FormatDims(result.sizes()), ", got ",
       Name(output.dtype()), " and size ", FormatDims(output.sizes())));
 }
@@ -48,11 +45,13 @@ absl::Status CheckFit(size_t table, const Tensor& result,
 class OwnOpsCall {
  public:
   OwnOpsCall(ProcessGroup* group, absl::Span<const TableLookUp> lookups,
-             absl::Span<Tensor> outputs, const LookUpOptions& options)
+             absl::Span<Tensor> outputs, const LookUpOptions& options,
+             TableNumbers numbers)
       : group_(group),
         lookups_(lookups),
         outputs_(outputs),
         options_(options),
+        numbers_(numbers),
         results_(lookups.size()) {
     for (size_t t = 0; t < lookups.size(); ++t) {
       (HasOwnOp(lookups[t]) ? own_ : others_).push_back(t);
@@ -61,16 +60,20 @@ class OwnOpsCall {
   }
 
   absl::Status Run(const absl::Status& local, LookUpFunction look_up) {
-    if (own_.empty()) return look_up(local, lookups_, outputs_, options_);
+    if (own_.empty()) {
+      return look_up(local, lookups_, outputs_, options_, numbers_);
+    }
     SHERD_RETURN_IF_ERROR(LookUpOthers(local, look_up));
     absl::Status status;
     for (const size_t t : others_) {
-      status.Update(CheckFit(t, results_[t], outputs_[t]));
+      status.Update(OfTable(t, CheckFit(results_[t], outputs_[t]), numbers_));
     }
     for (const size_t t : own_) {
       // Even after an error: the operation may be collective.
-      status.Update(Annotate(CallOwn(t), absl::StrCat("table ", t)));
-      if (status.ok()) status = CheckFit(t, results_[t], outputs_[t]);
+      status.Update(OfTable(t, CallOwn(t), numbers_));
+      if (status.ok()) {
+        status = OfTable(t, CheckFit(results_[t], outputs_[t]), numbers_);
+      }
       SHERD_RETURN_IF_ERROR(Agree(status));
     }
     for (size_t t = 0; t < results_.size(); ++t) {
@@ -88,16 +91,18 @@ class OwnOpsCall {
   // Into new tensors: an operation may fail afterwards.
   absl::Status LookUpOthers(const absl::Status& local, LookUpFunction look_up) {
     std::vector<TableLookUp> lookups;
+    std::vector<size_t> numbers;
     bool shared = false;
     for (const size_t t : others_) {
       shared = shared || IsShared(lookups_[t]);
       lookups.push_back(lookups_[t]);
+      numbers.push_back(numbers_.empty() ? t : numbers_[t]);
     }
     std::vector<Tensor> results(lookups.size());
     LookUpOptions options = options_;
     options.stats = &stats_;
     absl::Status status =
-        look_up(local, lookups, absl::MakeSpan(results), options);
+        look_up(local, lookups, absl::MakeSpan(results), options, numbers);
     // With a shared table this was a collective call, and is agreed on.
     if (!shared) status = Agree(status);
     SHERD_RETURN_IF_ERROR(status);
@@ -120,7 +125,8 @@ class OwnOpsCall {
     if (group_ == nullptr) return InOperation(LookUpOp::kName, local);
     std::string text = absl::StrCat(lookups_.size(), " tables\n");
     for (const size_t t : own_) {
-      absl::StrAppend(&text, "table ", t, " with an operation of its own\n");
+      absl::StrAppend(&text, TableName(t, numbers_),
+                      " with an operation of its own\n");
     }
     return sherd::Agree(
         *group_, LookUpOp::kName, local,
@@ -132,6 +138,7 @@ class OwnOpsCall {
   const absl::Span<const TableLookUp> lookups_;
   const absl::Span<Tensor> outputs_;
   const LookUpOptions& options_;
+  const TableNumbers numbers_;
   CollectiveOptions collective_;
   // Positions of tables.
   std::vector<size_t> own_;
@@ -146,11 +153,12 @@ absl::Status LookUpWithOwnOps(const absl::Status& local, ProcessGroup* group,
                               absl::Span<const TableLookUp> lookups,
                               absl::Span<Tensor> outputs,
                               const LookUpOptions& options,
-                              LookUpFunction look_up) {
+                              TableNumbers numbers, LookUpFunction look_up) {
   if (group != nullptr) {
     SHERD_RETURN_IF_ERROR(CheckMember(*group, LookUpOp::kName));
   }
-  return OwnOpsCall(group, lookups, outputs, options).Run(local, look_up);
+  return OwnOpsCall(group, lookups, outputs, options, numbers)
+      .Run(local, look_up);
 }
 
 }  // namespace sherd::internal

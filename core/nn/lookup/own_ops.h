@@ -12,7 +12,8 @@ namespace sherd::internal {
 // Looks up tables as LookUpInto does.
 using LookUpFunction = absl::FunctionRef<absl::Status(
     const absl::Status& local, absl::Span<const TableLookUp> lookups,
-    absl::Span<Tensor> outputs, const LookUpOptions& options)>;
+    absl::Span<Tensor> outputs, const LookUpOptions& options,
+    TableNumbers numbers)>;
 
 // A LookUpInto where users' operations serve some of the tables (see LookUpOp):
 // `look_up` serves all others, then each operation is called. `local`: an error
@@ -30,7 +31,7 @@ absl::Status LookUpWithOwnOps(const absl::Status& local, ProcessGroup* group,
                               absl::Span<const TableLookUp> lookups,
                               absl::Span<Tensor> outputs,
                               const LookUpOptions& options,
-                              LookUpFunction look_up);
+                              TableNumbers numbers, LookUpFunction look_up);
 
 }  // namespace sherd::internal
 
