@@ -49,21 +49,13 @@ absl::Status CheckWritable(const EmbeddingTable& table) {
 // Sets `result` to `output`, or to a new tensor.
 absl::Status SetOutput(const Tensor& output, const Dims& size, DType dtype,
                        const Device& device, Tensor& result) {
-  if (!output.defined()) {
-    SHERD_ASSIGN_OR_RETURN(
-        result, Tensor::Empty(size, {.dtype = dtype, .device = device}));
+  SHERD_RETURN_IF_ERROR(internal::CheckOutput(output, size, dtype, device));
+  if (output.defined()) {
+    result = output;
     return absl::OkStatus();
   }
-  if (output.dtype() != dtype || output.sizes() != absl::MakeSpan(size) ||
-      !output.is_contiguous() || !SameDevice(output.device(), device) ||
-      (output.numel() > 0 && !output.writable())) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the output needs to be a contiguous, writable Tensor of ", Name(dtype),
-        " and size ", FormatDims(size), " on ", device.ToString(), ", got ",
-        Name(output.dtype()), " and size ", FormatDims(output.sizes()), " on ",
-        output.device().ToString()));
-  }
-  result = output;
+  SHERD_ASSIGN_OR_RETURN(
+      result, Tensor::Empty(size, {.dtype = dtype, .device = device}));
   return absl::OkStatus();
 }
 

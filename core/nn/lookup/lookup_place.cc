@@ -71,6 +71,21 @@ absl::StatusOr<Device> DeviceOfTables(absl::Span<const PlannedTable> tables,
   return device;
 }
 
+absl::Status CheckOutput(const Tensor& output, absl::Span<const int64_t> size,
+                         DType dtype, const Device& device) {
+  if (!output.defined() ||
+      (output.dtype() == dtype && output.sizes() == size &&
+       output.is_contiguous() && SameDevice(output.device(), device) &&
+       (output.numel() == 0 || output.writable()))) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the output needs to be a contiguous, writable Tensor of ", Name(dtype),
+      " and size ", FormatDims(size), " on ", device.ToString(), ", got ",
+      Name(output.dtype()), " and size ", FormatDims(output.sizes()), " on ",
+      output.device().ToString()));
+}
+
 bool GroupMoves(const ProcessGroup& group, const Device& device) {
   return group.device() == device &&
          group.PathOf(CollectiveOp::kAllToAllV, DType::kUInt8, ReduceOp::kSum,

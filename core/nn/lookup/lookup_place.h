@@ -31,6 +31,13 @@ absl::StatusOr<Device> DeviceOfTables(absl::Span<const PlannedTable> tables,
                                       const ProcessGroup* group,
                                       TableNumbers numbers);
 
+// Whether an output that the caller gave can hold the result of a table; one
+// that is not defined can.
+//   kInvalidArgument  It is of another size, dtype or device, not contiguous,
+//                     or may not be written to.
+absl::Status CheckOutput(const Tensor& output, absl::Span<const int64_t> size,
+                         DType dtype, const Device& device);
+
 // Whether the group can move memory of `device` from and to this rank.
 bool GroupMoves(const ProcessGroup& group, const Device& device);
 

@@ -10,6 +10,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/collective/agreement.h"
 #include "sherd/core/comm/collective/operation_label.h"
+#include "sherd/core/nn/lookup/lookup_place.h"
 #include "sherd/core/nn/lookup/lookup_plan.h"
 #include "sherd/core/sharding/sharded_op_registry.h"
 #include "sherd/core/sharding/tensor/sharded_tensor_access.h"
@@ -26,19 +27,6 @@ bool HasOwnOp(const TableLookUp& lookup) {
 bool IsShared(const TableLookUp& lookup) {
   const auto* const table = std::get_if<ShardedTensor>(&lookup.table);
   return table != nullptr && table->defined() && table->group() != nullptr;
-}
-
-// Whether `result` can be copied into an output that the caller may have given.
-absl::Status CheckFit(const Tensor& result, const Tensor& output) {
-  if (!output.defined() ||
-      (output.dtype() == result.dtype() && output.sizes() == result.sizes() &&
-       output.is_contiguous() && (output.numel() == 0 || output.writable()))) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the output needs to be a contiguous, writable Tensor of ",
-      Name(result.dtype()), " and size ", FormatDims(result.sizes()), ", got ",
-      Name(output.dtype()), " and size ", FormatDims(output.sizes())));
 }
 
 // One call.
@@ -66,14 +54,12 @@ class OwnOpsCall {
     SHERD_RETURN_IF_ERROR(LookUpOthers(local, look_up));
     absl::Status status;
     for (const size_t t : others_) {
-      status.Update(OfTable(t, CheckFit(results_[t], outputs_[t]), numbers_));
+      status.Update(OfTable(t, CheckFit(t), numbers_));
     }
     for (const size_t t : own_) {
       // Even after an error: the operation may be collective.
       status.Update(OfTable(t, CallOwn(t), numbers_));
-      if (status.ok()) {
-        status = OfTable(t, CheckFit(results_[t], outputs_[t]), numbers_);
-      }
+      if (status.ok()) status = OfTable(t, CheckFit(t), numbers_);
       SHERD_RETURN_IF_ERROR(Agree(status));
     }
     for (size_t t = 0; t < results_.size(); ++t) {
@@ -119,6 +105,13 @@ class OwnOpsCall {
                                 lookups_[t].bags, lookups_[t].options));
     if (results_[t].defined()) return absl::OkStatus();
     return absl::InvalidArgumentError("the operation returned no Tensor");
+  }
+
+  // Whether the result can be copied into an output that was given.
+  absl::Status CheckFit(size_t t) const {
+    const Tensor& result = results_[t];
+    return CheckOutput(outputs_[t], result.sizes(), result.dtype(),
+                       result.device());
   }
 
   absl::Status Agree(const absl::Status& local) const {

@@ -257,6 +257,21 @@ TEST_F(OwnOpsTest, OutputsOfOtherTablesThatDoNotFit) {
   });
 }
 
+TEST_F(OwnOpsTest, AnOutputOnAnotherDeviceDoesNotFit) {
+  RunLocalRanks(kRanks, [](ProcessGroup& group) {
+    const Bags none = {Tensor::Zeros({0, 1}, {.dtype = kInt64}).value()};
+    const auto lookups = WithOwn(group.rank(), 4, {{Whole(), none}});
+    std::vector<Tensor> outputs(lookups.size());
+    const Device device =
+        group.rank() == kFailedRank ? Device(DeviceType::kMeta) : Device();
+    outputs[1] = Tensor::Empty({0, 4}, {.device = device}).value();
+    EXPECT_THAT(LookUpInto(lookups, absl::MakeSpan(outputs)),
+                AllOf(StatusIs(kInvalid, "rank 1: table 1: the output needs"),
+                      BlamesRank(kFailedRank)));
+    EXPECT_FALSE(outputs[0].defined());
+  });
+}
+
 TEST_F(OwnOpsTest, TablesOfTwoGroups) {
   RunLocalRanks(kRanks, [](ProcessGroup& group) {
     const auto other = group.NewGroup({0, 1, 2}).value();
