@@ -207,7 +207,7 @@ absl::StatusOr<Value> EmbeddingBagCollection::Forward(
   }
   // Where the lookup has no group, the weights of the others may have one.
   internal::GroupAgreement groups;
-  groups.AddMembers(*this);
+  if (!shared || lookups.size() < children.size()) groups.AddMembers(*this);
   std::vector<Tensor> outputs(lookups.size());
   local =
       internal::LookUpAfter(local, lookups, absl::MakeSpan(outputs), positions);

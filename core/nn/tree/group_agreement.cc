@@ -12,14 +12,6 @@
 #include "sherd/core/sharding/tensor/sharded_tensor_access.h"
 
 namespace sherd::internal {
-namespace {
-
-template <typename Range, typename T>
-bool Contains(const Range& range, const T& value) {
-  return std::find(range.begin(), range.end(), value) != range.end();
-}
-
-}  // namespace
 
 void GroupAgreement::Add(const Value& value) {
   std::shared_ptr<ProcessGroup> group;
@@ -29,7 +21,8 @@ void GroupAgreement::Add(const Value& value) {
     group = partial->group();
   }
   if (group == nullptr || !group->is_member()) return;
-  if (!Contains(found_, group)) found_.push_back(group);
+  if (std::find(found_.begin(), found_.end(), group) != found_.end()) return;
+  found_.push_back(std::move(group));
 }
 
 void GroupAgreement::AddMembers(Module& module, bool with_attributes) {
@@ -61,9 +54,13 @@ absl::Status GroupAgreement::CheckGroups(absl::string_view operation) const {
         operation, ": the sharded tensors of this rank are spread over ",
         found_.size(), " groups; expected one"));
   }
-  if (given_ == nullptr || found_.empty()) return absl::OkStatus();
+  if (given_ == nullptr || found_.empty() || found_[0] == given_) {
+    return absl::OkStatus();
+  }
+  const absl::flat_hash_set<int> ranks(given_->world_ranks().begin(),
+                                       given_->world_ranks().end());
   for (const int rank : found_[0]->world_ranks()) {
-    if (Contains(given_->world_ranks(), rank)) continue;
+    if (ranks.contains(rank)) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         operation, ": the group '", given_->name(), "' lacks rank ", rank,
         " of the group '", found_[0]->name(), "' of a sharded tensor"));
