@@ -131,8 +131,8 @@ absl::Status ShardParameter(Module& module, absl::string_view name,
 //                        "`a.w` and `b.w` are one tensor", for which the plan
 //                        has two specs, or a spec and a sharder for a module
 //                        above the other; or they "were one tensor", and a
-//                        sharder has sharded one of them. And as
-//                        ShardParameter.
+//                        sharder has sharded one of them (not within lists and
+//                        maps). And as ShardParameter.
 //   kNotFound            "has no attribute", as ShardParameter; paths of the
 //                        output plan are looked up after the sharders have run.
 //   other                Of a sharder; of ShardTensor.

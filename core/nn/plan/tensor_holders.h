@@ -37,7 +37,7 @@ class TensorHolders {
   void Replace(const Value& tensor, const Value& replacement) const;
 
   // Whether members of `root` that were one tensor in these still are, where
-  // both still exist.
+  // both still exist. Those within lists and maps are not compared.
   //   kFailedPrecondition  With two paths that were.
   absl::Status CheckTies(Module& root) const;
 
