@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/collective/operation_label.h"
 #include "sherd/core/nn/tree/group_agreement.h"
 #include "sherd/core/nn/tree/module_access.h"
 #include "sherd/core/nn/update.h"
@@ -85,8 +86,10 @@ absl::StatusOr<Value> LookUpOne(const Value& weight, absl::string_view name,
   lookup.options = options;
   const absl::Status local = SetBags(inputs, most, lookup.bags);
   Tensor output;
-  SHERD_RETURN_IF_ERROR(internal::LookUpAfter(
-      local, absl::MakeConstSpan(&lookup, 1), absl::MakeSpan(&output, 1)));
+  SHERD_RETURN_IF_ERROR(
+      InOperation(LookUpOp::kName,
+                  internal::LookUpAfter(local, absl::MakeConstSpan(&lookup, 1),
+                                        absl::MakeSpan(&output, 1))));
   return Value(std::move(output));
 }
 
@@ -212,7 +215,7 @@ absl::StatusOr<Value> EmbeddingBagCollection::Forward(
   local =
       internal::LookUpAfter(local, lookups, absl::MakeSpan(outputs), positions);
   if (!shared) local = groups.Agree(LookUpOp::kName, std::move(local));
-  SHERD_RETURN_IF_ERROR(local);
+  SHERD_RETURN_IF_ERROR(InOperation(LookUpOp::kName, std::move(local)));
   ValueMap result;
   size_t next = 0;
   for (size_t i = 0; i < children.size(); ++i) {

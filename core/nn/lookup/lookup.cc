@@ -328,11 +328,7 @@ void LookUpCall::KeepShards() const {
 
 absl::Status LookUpCall::Run() {
   absl::Status status = Prepare();
-  if (group_ == nullptr) {
-    if (!status.ok()) return InOperation(LookUpOp::kName, status);
-  } else {
-    status = AgreeOnPath(status);
-  }
+  if (group_ != nullptr) status = AgreeOnPath(status);
   if (status.ok()) {
     status = Read();
     internal::MarkUsed(place_.device, lookups_, plan_.tables());
@@ -406,7 +402,8 @@ absl::Status LookUpInto(absl::Span<const TableLookUp> lookups,
         absl::StrCat("look_up: expected an output for each of ", lookups.size(),
                      " tables, got ", outputs.size()));
   }
-  return LookUpChecked(absl::OkStatus(), lookups, outputs, options);
+  return InOperation(LookUpOp::kName, LookUpChecked(absl::OkStatus(), lookups,
+                                                    outputs, options));
 }
 
 absl::Status internal::LookUpAfter(const absl::Status& local,

@@ -9,7 +9,6 @@
 #include "sherd/core/base/fingerprint.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/collective/agreement.h"
-#include "sherd/core/comm/collective/operation_label.h"
 #include "sherd/core/nn/lookup/lookup_place.h"
 #include "sherd/core/nn/lookup/lookup_plan.h"
 #include "sherd/core/sharding/sharded_op_registry.h"
@@ -115,7 +114,7 @@ class OwnOpsCall {
   }
 
   absl::Status Agree(const absl::Status& local) const {
-    if (group_ == nullptr) return InOperation(LookUpOp::kName, local);
+    if (group_ == nullptr) return local;
     std::string text = absl::StrCat(lookups_.size(), " tables\n");
     for (const size_t t : own_) {
       absl::StrAppend(&text, TableName(t, numbers_),

@@ -212,10 +212,11 @@ TEST_F(OwnOpsTest, AWrongArgumentOfOneRankIsTheErrorOfAll) {
       if (fails)
         with_bad_id[1].bags.ids =
             Tensor::Full({1, 3}, 6, {.dtype = kInt64}).value();
-      EXPECT_THAT(
-          LookUp(with_bad_id).status(),
-          AllOf(StatusIs(kInvalid, "table 1: Index out of range in Input"),
-                BlamesRank(kFailedRank)));
+      EXPECT_THAT(LookUp(with_bad_id).status(),
+                  AllOf(StatusIs(kInvalid,
+                                 "look_up: rank 1: table 1: Index out of range "
+                                 "in Input"),
+                        BlamesRank(kFailedRank)));
     }
     // A table less.
     auto lookups = WithOwn(group.rank(), 4, {});
