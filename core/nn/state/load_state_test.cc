@@ -259,6 +259,22 @@ TEST(LoadStateTest, AProcessOutsideTheGroupHasNothingToFill) {
   });
 }
 
+// Nor does it wait in the group of an attribute, where the others are not.
+TEST(LoadStateTest, AProcessOutsideTheGroupOfTheMembersMeetsNoOne) {
+  RunLocalRanks(kRanks, [](ProcessGroup& group) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto pair, group.NewGroup({0, 1}));
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const ShardedTensor weight,
+        ShardedTensor::Full(Chunks(0, 2), {7, 6}, 1.0F, {.group = pair}));
+    const auto model =
+        Make({{kParameter, "w", weight},
+              {MemberKind::kAttribute, "a", Sharded(Chunks(0, kRanks))}});
+    SHERD_ASSERT_OK_AND_ASSIGN(const StateDict state, State(*model));
+    EXPECT_THAT(LoadState(*model, state).status(), IsOk());
+    EXPECT_THAT(group.Barrier(), IsOk());
+  });
+}
+
 TEST(LoadStateTest, AnInvalidTreeIsAnErrorOfAllRanks) {
   RunLocalRanks(kRanks, [](ProcessGroup& group) {
     const auto model = Make({{kParameter, "w", Sharded(Chunks(0, kRanks), 1)},

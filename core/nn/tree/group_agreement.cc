@@ -20,7 +20,9 @@ void GroupAgreement::Add(const Value& value) {
   } else if (const auto* partial = value.get_if<PartialTensor>()) {
     group = partial->group();
   }
-  if (group == nullptr || !group->is_member()) return;
+  if (group == nullptr) return;
+  any_named_ = true;
+  if (!group->is_member()) return;
   if (std::find(found_.begin(), found_.end(), group) != found_.end()) return;
   found_.push_back(std::move(group));
 }

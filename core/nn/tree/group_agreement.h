@@ -28,8 +28,9 @@ class GroupAgreement {
   // The members of a module and of all below, also of a tree that is not valid:
   // a rank with such a tree meets the others, too.
   void AddMembers(Module& module, bool with_attributes = true);
-  // No tensor was found that names a group.
-  bool empty() const { return found_.empty(); }
+  // No tensor was found that names a group, which may be one without this
+  // process: the same on all ranks with the same tensors.
+  bool empty() const { return !any_named_; }
 
   // Makes an error on one rank that of all ranks of its groups; see
   // sherd::Agree. Without a group returns `local`.
@@ -50,6 +51,7 @@ class GroupAgreement {
 
   const std::shared_ptr<ProcessGroup> given_;
   std::vector<std::shared_ptr<ProcessGroup>> found_;
+  bool any_named_ = false;
 };
 
 }  // namespace sherd::internal
