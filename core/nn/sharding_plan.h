@@ -85,7 +85,9 @@ struct ShardOptions {
 //
 // Ties. Members of `module` that are the same tensor, handles of equal dtype,
 // size and strides, hold the same ShardedTensor afterwards, also within lists
-// and maps. Other views of its memory keep the old elements.
+// and maps. Other views of its memory keep the old elements. A tensor without
+// elements here, as on meta, is tied to none: where the source has ties, the
+// other ranks need tensors with elements.
 //
 // Collective over the group; the ranks pass equal modules, names, specs and
 // src_rank.
@@ -95,8 +97,8 @@ struct ShardOptions {
 //                        the group: on this rank alone.
 //   kNotFound            "Linear has no attribute `foo`".
 //   kInvalidArgument     "Expected Linear.bias to be a Tensor, but found list";
-//                        "param: weight is not a contiguous Tensor"; path, size
-//                        or dtype differ between ranks.
+//                        "param: weight is not a contiguous Tensor"; path,
+//                        size, dtype or ties differ between ranks.
 //   other                Those of ShardTensor: "does not match with src_rank",
 //                        "does not match with sharding_spec", ….
 //
