@@ -98,7 +98,7 @@ enum {
  * Values. Computed in float64 for float64 and otherwise in float32: the first
  * row of a bag, to which the others are added in the order of k, each
  * multiplied by its weight before, without fused operations; rounded once. The
- * same bits as on the host. */
+ * same bits as on the host, but for those of a computed NaN. */
 typedef struct sherd_pool_rows_v0 {
   uint32_t struct_size;
   int32_t mode;
@@ -115,7 +115,8 @@ typedef struct sherd_pool_rows_v0 {
   uint64_t row_alignment;
   int64_t columns;
   int64_t bags;
-  /* Arrays in memory that the device reaches, apart from the result. */
+  /* Arrays in memory that the device reaches, apart from the result. They are
+   * data: they stay as they are until the work has run. */
   const int64_t* ends;
   const int64_t* rows;
   /* Only with SHERD_POOL_SUM: float64 for float64, otherwise float32. Null:

@@ -117,7 +117,7 @@ struct LookUpOptions {
 // first, and the host waits. Ids always travel in host memory. Pooled rows
 // travel on the device if the group's device() is that of the tables on every
 // rank, and otherwise through pinned memory. The path is that of messages, with
-// the same bits as on the host.
+// the same bits as on the host, but for those of a computed NaN.
 //
 // Values. 16-bit floats are summed as float32 and rounded once. Rows are added
 // in the order of the ids. Two paths, chosen alike by all ranks:
@@ -149,8 +149,9 @@ struct LookUpOptions {
 //                        messages, the group is poisoned.
 //   other                Of a user's operation, see LookUpOp; on devices, of
 //                        DeviceRuntime.
-// After the failure of a rank (kUnavailable, kDeadlineExceeded) the group is
-// poisoned, and outputs are unspecified; so are rows that max_norm scales.
+// After the failure of a rank (kUnavailable, kDeadlineExceeded), or of a rank's
+// device while rows are pooled, the group is poisoned, and outputs are
+// unspecified; so are rows that max_norm scales.
 //
 // Completion. When it returns, no rank reads this one's shards any more. On a
 // device the results are queued on its current stream, as are the reads.
@@ -161,8 +162,9 @@ struct LookUpOptions {
 // per rank and rank, and two all_to_all_v for all tables together. max_norm:
 // two all_gathers of ids, an all_reduce and a barrier for each such table. On a
 // device: for each rank that asks, table and strip of columns a copy of 8 bytes
-// per id to the device and a launch, and the same for what comes back; without
-// a group that moves its memory, one wait for it.
+// per id to the device and a launch, and the same for what comes back, in
+// memory from the device's pools; without a group that moves its memory, one
+// wait for it.
 absl::StatusOr<std::vector<Tensor>> LookUp(
     absl::Span<const TableLookUp> lookups, const LookUpOptions& options = {});
 

@@ -89,7 +89,7 @@ struct DeviceRowPooling {
   uint64_t row_alignment = 1;
   int64_t columns = 0;
   int64_t bags = 0;
-  // In memory that the device reaches.
+  // In memory that the device reaches; read when the work runs.
   const int64_t* ends = nullptr;
   const int64_t* rows = nullptr;
   const void* weights = nullptr;

@@ -12,7 +12,7 @@ namespace sherd::internal {
 // Pools a batch whose rows and result are in the memory of `device`, or in
 // pinned memory: PoolRows, or CopyRows for kNone, without ends and with equal
 // types. Everything else of the batch is in host memory. The same bits on all
-// devices.
+// devices, but for those of a computed NaN.
 //
 // Completion. On the CPU when it returns. On a device it is queued on the
 // current stream; the batch may change, but not the rows.
@@ -20,7 +20,8 @@ namespace sherd::internal {
 // Errors. On a device those of DeviceRuntime.
 //
 // Cost. On a device 8 bytes per row and bag go there, and weights, in one copy
-// from pinned memory; then there is one launch.
+// from pinned memory; then there is one launch. Memory for that comes from the
+// device's pools.
 absl::Status PoolOn(const Device& device, DType in, DType out, BagMode mode,
                     const PoolBatch& batch);
 
