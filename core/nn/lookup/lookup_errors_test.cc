@@ -262,6 +262,13 @@ TEST(LookUpErrorsTest, WithoutAGroupTheErrorIsReturnedAtOnce) {
   }
 }
 
+TEST(LookUpErrorsTest, WithoutAGroupAFailureWhileRowsArePooledIsNamedToo) {
+  FailAt fault("sharding/before_copy", absl::DataLossError("gone"),
+               {.subject = "look_up"});
+  EXPECT_THAT(LookUp({OfTensor()}).status(),
+              StatusIs(absl::StatusCode::kDataLoss, "look_up: gone"));
+}
+
 TEST(LookUpErrorsTest, OutputsThatDoNotFit) {
   RunLocalRanks(3, [&](ProcessGroup& group) {
     for (const Tensor& output :
