@@ -142,8 +142,8 @@ struct LookUpOptions {
 //                        ProcessGroup"; a table was not created, has no data,
 //                        or may not be written to and has max_norm; the
 //                        current stream of a device is being captured.
-//   kUnimplemented       max_norm with a table on a device; weights with
-//                        another mode than kSum.
+//   kUnimplemented       max_norm with a table on a device; a device that pools
+//                        no rows; weights with another mode than kSum.
 //   kResourceExhausted   There is no memory for a result.
 //   kDataLoss            A rank sent lengths or ids that cannot be; with
 //                        messages, the group is poisoned.

@@ -275,6 +275,8 @@ class DeviceRuntime {
                               int reduction, void* out,
                               absl::Span<const void* const> ins, uint64_t count,
                               int divisor) = 0;
+  //   kUnimplemented    The device does not do it; so, too, without bags, where
+  //                     other devices do nothing.
   //   kInvalidArgument  A combination that sherd_pool_rows_v0 excludes.
   virtual absl::Status PoolRows(const DeviceStream& stream,
                                 const DeviceRowPooling& pooling) = 0;

@@ -18,8 +18,11 @@
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/tensor/device.h"
+#include "sherd/core/tensor/device_stream.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/faults.h"
+#include "sherd/testing/kits/fake_device.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/tensor_matchers.h"
@@ -33,6 +36,7 @@ namespace {
 using ::sherd::testing::BlamesRank;
 using ::sherd::testing::FailAllocationAt;
 using ::sherd::testing::FailAt;
+using ::sherd::testing::FakeDevice;
 using ::sherd::testing::IsOk;
 using ::sherd::testing::ModelLookUp;
 using ::sherd::testing::RunLocalRanks;
@@ -324,6 +328,40 @@ TEST(LookUpErrorsTest, ANegativeInt32IdIsNoRowOfATableWithMoreThan2To31) {
       EXPECT_THAT(view.Set(kFloat32, rows, valid, {}), IsOk());
     }
   }
+}
+
+// Found before the ranks rely on each other.
+TEST(LookUpErrorsTest, ADeviceThatPoolsNoRowsDoesNoHarmToTheGroup) {
+  FakeDevice::Install(3);
+  RunLocalRanks(3, [&](ProcessGroup& group) {
+    std::vector<Placement> placements;
+    for (int r = 0; r < 3; ++r) {
+      placements.push_back(Placement::OnRank(r, {DeviceType::kCuda, r}));
+    }
+    const auto rows = ChunkShardingSpec::Create(0, placements).value();
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor table,
+                               ShardedTensor::Ones(rows, {10, 4}));
+    const Bags bags = {Ids({1, 2, 9, 0}, {2, 2})};
+    EXPECT_THAT(
+        LookUp({{table, bags}}, {.timeout = absl::Seconds(20)}).status(),
+        StatusIs(kNotDone, "the fake device pools no rows"));
+    EXPECT_THAT(group.health(), IsOk());
+    EXPECT_THAT(LookUp(Valid()), IsOk());
+  });
+}
+
+TEST(LookUpErrorsTest, AStreamThatIsBeingCapturedTakesNoLookup) {
+  FakeDevice& devices = FakeDevice::Install(1);
+  const Device device = {DeviceType::kCuda, 0};
+  SHERD_ASSERT_OK_AND_ASSIGN(const Tensor table, Whole().To(device));
+  SHERD_ASSERT_OK_AND_ASSIGN(const DeviceStream stream,
+                             devices.CreateStream(0, false));
+  devices.SetCapturing(stream, true);
+  const ScopedStream scope(stream);
+  const Bags bags = {Ids({1, 2}, {1, 2})};
+  EXPECT_THAT(
+      LookUp({{table, bags}}).status(),
+      StatusIs(kState, "look_up: a stream of cuda:0 is being captured"));
 }
 
 // A rank that fails in a phase

@@ -15,17 +15,23 @@
 namespace sherd::internal {
 namespace {
 
-absl::Status CheckStream(const Device& device) {
-  const DeviceStream stream = CurrentStream(device);
+absl::Status CheckStream(DeviceRuntime& runtime, const DeviceStream& stream) {
   if (stream.handle == nullptr) return absl::OkStatus();
-  SHERD_ASSIGN_OR_RETURN(DeviceRuntime* const runtime,
-                         DeviceRuntime::For(device.type));
-  SHERD_ASSIGN_OR_RETURN(const bool capturing, runtime->IsCapturing(stream));
+  SHERD_ASSIGN_OR_RETURN(const bool capturing, runtime.IsCapturing(stream));
   if (!capturing) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      "a stream of ", device.ToString(),
+      "a stream of ", stream.device.ToString(),
       " is being captured into a graph, which cannot contain a lookup: its ids "
       "come from the host"));
+}
+
+// Whether rows can be pooled there: found before other ranks rely on this one.
+absl::Status CheckCanPool(const Device& device) {
+  SHERD_ASSIGN_OR_RETURN(DeviceRuntime* const runtime,
+                         DeviceRuntime::For(device.type));
+  const DeviceStream stream = CurrentStream(device);
+  SHERD_RETURN_IF_ERROR(CheckStream(*runtime, stream));
+  return runtime->PoolRows(stream, {});
 }
 
 // A device of the type of `device`, for a rank without rows.
@@ -67,7 +73,7 @@ absl::StatusOr<Device> DeviceOfTables(absl::Span<const PlannedTable> tables,
   if (device.index < 0) {
     SHERD_ASSIGN_OR_RETURN(device, DeviceOfReader(device, lookups, group));
   }
-  SHERD_RETURN_IF_ERROR(CheckStream(device));
+  SHERD_RETURN_IF_ERROR(CheckCanPool(device));
   return device;
 }
 

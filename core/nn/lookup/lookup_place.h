@@ -25,6 +25,7 @@ struct LookUpPlace {
 // null. Ranks that succeed get devices of one type.
 //   kInvalidArgument     Tables are on several devices.
 //   kFailedPrecondition  The current stream of the device is being captured.
+//   kUnimplemented       The device pools no rows.
 //   others               Those of DeviceRuntime.
 absl::StatusOr<Device> DeviceOfTables(absl::Span<const PlannedTable> tables,
                                       absl::Span<const TableLookUp> lookups,
