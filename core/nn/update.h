@@ -123,8 +123,9 @@ absl::Status Update(absl::Span<const TableLookUp> lookups,
 // that State, LoadState, checkpoints, Clone and plans take it along. A table
 // that is no module's is saved like this:
 //
-//     SHERD_RETURN_IF_ERROR(state.Set("optimizer.user",
-//         GetAccumulator(table).Get<ShardedTensor>()));
+//     SHERD_ASSIGN_OR_RETURN(ShardedTensor sums,
+//                            GetAccumulator(table).Get<ShardedTensor>());
+//     SHERD_RETURN_IF_ERROR(state.Set("optimizer.user", sums));
 //
 // Threads. Safe.
 Value GetAccumulator(const EmbeddingTable& table);
