@@ -53,8 +53,8 @@ struct BalancedPlannerOptions {
 //                        malformed.
 //   kFailedPrecondition  There are no placements and there is no default group.
 //
-// Cost. O(tables * ranks), and for tables that are cut log(bytes_per_rank) times
-// that.
+// Cost. O(tables * ranks), and for tables that are cut log(bytes_per_rank)
+// times that.
 class BalancedPlanner : public ShardingPlanner {
  public:
   explicit BalancedPlanner(BalancedPlannerOptions options = {})
