@@ -95,8 +95,8 @@ struct UpdateOptions {
 //   kUnimplemented       As LookUp: tables, ids or gradients on a device; mode
 //                        kMax, whose gradient needs the rows that were largest.
 //   kResourceExhausted   There is no memory for an accumulator or a buffer.
-//   kInternal            A rank sent a malformed message.
-// After kInternal and the failure of a rank (kUnavailable, kDeadlineExceeded)
+//   kDataLoss            A rank sent a malformed message.
+// After kDataLoss and the failure of a rank (kUnavailable, kDeadlineExceeded)
 // the group is poisoned, and tables and accumulators are unspecified.
 //
 // Completion. When it returns, this rank's shards have been updated. Where

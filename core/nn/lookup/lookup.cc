@@ -306,8 +306,7 @@ absl::Status LookUpCall::ReadByMessages() {
 absl::Status LookUpCall::Read() {
   absl::Status status = Renormalize();
   if (status.ok()) status = direct_ ? ReadDirectly() : ReadByMessages();
-  if (status.ok()) return status;
-  if (group_ == nullptr) return InOperation(LookUpOp::kName, status);
+  if (status.ok() || group_ == nullptr) return status;
   // The other ranks rely on this one to continue, as agreed.
   if (!direct_ && group_->health().ok()) group_->Abort(status);
   return InOperation(LookUpOp::kName, status, group_->name());

@@ -38,7 +38,7 @@ bool IsComplete(absl::Span<const StreamShape> streams, size_t strips) {
 }
 
 absl::Status Malformed(int rank) {
-  return WithRank(absl::InternalError(absl::StrCat(
+  return WithRank(absl::DataLossError(absl::StrCat(
                       "rank ", rank, " sent a malformed lookup request")),
                   rank);
 }

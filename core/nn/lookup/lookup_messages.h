@@ -52,7 +52,7 @@ class LookUpMessages {
   // stream of place.device; the host waits for it before it sends replies
   // itself.
   //
-  // Errors. Those of AllToAllV and DeviceRuntime, and kInternal for a malformed
+  // Errors. Those of AllToAllV and DeviceRuntime, and kDataLoss for a malformed
   // request. The other ranks depend on this one: abort the group after an
   // error.
   absl::Status Run(ProcessGroup& group, const CollectiveOptions& options,

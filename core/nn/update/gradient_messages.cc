@@ -52,7 +52,7 @@ StreamShape StreamOf(const PlacedBox& box, int owner, size_t shard) {
 }
 
 absl::Status Malformed(int rank) {
-  return WithRank(absl::InternalError(absl::StrCat(
+  return WithRank(absl::DataLossError(absl::StrCat(
                       "rank ", rank, " sent a malformed message of gradients")),
                   rank);
 }

@@ -38,7 +38,7 @@ class GradientMessages {
              absl::Span<std::byte* const> to);
 
   // Finds what rank `sender` has sent to this one.
-  //   kInternal  The message is malformed.
+  //   kDataLoss  The message is malformed.
   absl::Status Read(absl::Span<const PlannedTable> tables, int sender,
                     absl::Span<const std::byte> message);
   // Sets `sources` to what all ranks have sent for a shard, by rank. Returns

@@ -41,7 +41,7 @@ ColumnRange RangeOf(const PlannedTable& table, size_t box) {
 }
 
 absl::Status Malformed(int rank, absl::string_view what) {
-  return WithRank(absl::InternalError(
+  return WithRank(absl::DataLossError(
                       absl::StrCat("rank ", rank, " sent malformed ", what)),
                   rank);
 }
@@ -128,7 +128,7 @@ absl::Status ShardUpdates::SetGroups(const GradientMessages& messages,
                  has_factors ? SizeOf(dtype) : 0, all)) {
     return absl::OkStatus();
   }
-  return absl::InternalError("a rank sent a malformed message of gradients");
+  return absl::DataLossError("a rank sent a malformed message of gradients");
 }
 
 template <typename Visitor>
@@ -305,7 +305,7 @@ absl::Status ShardUpdates::FindMeans(OwnShard& shard) {
           part.rows.begin());
       if (part.rows.size() - at < same.size() ||
           part.rows.subspan(at, same.size()) != same) {
-        return absl::InternalError(
+        return absl::DataLossError(
             "ranks have gradients of different rows of a table");
       }
       if (p == 0) {

@@ -47,11 +47,11 @@ class ShardUpdates {
   // At an address that is a multiple of 8.
   void WriteSums(std::byte* to);
   // Takes the sums of all ranks.
-  //   kInternal  They are malformed, or of other rows than this rank has.
+  //   kDataLoss  They are malformed, or of other rows than this rank has.
   absl::Status ReadSums(absl::Span<const absl::Span<const std::byte>> sums);
 
   // Changes the rows of all shards.
-  //   kInternal  A message is malformed. Some rows have changed.
+  //   kDataLoss  A message is malformed. Some rows have changed.
   absl::Status Apply(const GradientMessages& messages);
 
  private:
