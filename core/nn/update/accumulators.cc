@@ -128,7 +128,16 @@ class BoxesFingerprint {
 
 bool HasTablesLayout(const ShardedTensor& accumulator,
                      const PlannedTable& planned, SparseRule rule) {
-  if (!planned.shared) return true;
+  if (!planned.shared) {
+    // All of the table's shards are here, and need their accumulators.
+    for (size_t box = 0; box < planned.boxes.size(); ++box) {
+      if (HoldsAccumulator(planned.boxes[box], rule) &&
+          RowsOfAccumulator(accumulator, planned, box, rule).data == nullptr) {
+        return false;
+      }
+    }
+    return true;
+  }
   BoxesFingerprint actual;
   for (const PlacedBox& box : accumulator.placed_boxes()) {
     if (HasElements(box)) actual.Add(box, box.sizes[1]);
@@ -201,7 +210,8 @@ absl::Status CheckAccumulator(const Value& accumulator,
   } else if (const auto* const sharded = accumulator.get_if<ShardedTensor>()) {
     fits = !planned.plain && sharded->dtype() == dtype &&
            sharded->size() == absl::MakeSpan(size) &&
-           sharded->group() == std::get<ShardedTensor>(table).group();
+           sharded->group() == std::get<ShardedTensor>(table).group() &&
+           (planned.shared || HasTablesLayout(*sharded, planned, rule));
     for (const Shard& shard : sharded->local_shards()) {
       usable = fits && usable && IsUsable(shard.tensor);
     }
@@ -209,8 +219,9 @@ absl::Status CheckAccumulator(const Value& accumulator,
   if (!fits) {
     return absl::InvalidArgumentError(
         absl::StrCat("the accumulator of a table for this rule needs to be of ",
-                     Name(dtype), " and size ", FormatDims(size), ", got ",
-                     accumulator.ToString(), "; see SetAccumulator"));
+                     Name(dtype), " and size ", FormatDims(size),
+                     planned.shared ? "" : ", with the table's layout",
+                     ", got ", accumulator.ToString(), "; see SetAccumulator"));
   }
   if (usable) return absl::OkStatus();
   return absl::FailedPreconditionError(
@@ -268,9 +279,12 @@ ShardRows RowsOfAccumulator(const Value& accumulator,
   const PlacedBox& wanted = planned.boxes[box];
   if (sharded == nullptr || !HoldsAccumulator(wanted, rule)) return {};
   for (const Shard& shard : sharded->local_shards()) {
+    const bool has_columns = rule != SparseRule::kAdagrad ||
+                             shard.metadata.sizes[1] == wanted.sizes[1];
     if (shard.tensor.numel() > 0 &&
         shard.metadata.offsets[0] == wanted.offsets[0] &&
-        shard.metadata.offsets[1] == wanted.offsets[1]) {
+        shard.metadata.sizes[0] == wanted.sizes[0] &&
+        shard.metadata.offsets[1] == wanted.offsets[1] && has_columns) {
       return rows_of(shard.tensor);
     }
   }

@@ -229,6 +229,42 @@ TEST(UpdateErrorsTest, WithoutAGroupTheErrorIsReturnedAtOnce) {
   EXPECT_THAT(Update({}, call.gradients), StatusIs(kInvalid, "each of 0"));
 }
 
+// `whole` in two shards of this process, the first with `first` rows.
+ShardedTensor WithoutGroup(const Tensor& whole, int64_t first) {
+  ShardedTensorMetadata metadata;
+  metadata.size = {10, whole.sizes()[1]};
+  std::vector<Shard> shards;
+  for (const int64_t begin : {int64_t{0}, first}) {
+    const int64_t rows = begin == 0 ? first : 10 - first;
+    metadata.shards.push_back({.offsets = {begin, 0},
+                               .sizes = {rows, whole.sizes()[1]},
+                               .placement = "rank:0/cpu"});
+    shards.push_back({whole.Narrow(0, begin, rows)->Clone().value(),
+                      metadata.shards.back()});
+  }
+  return ShardedTensor::WithoutGroup(shards, metadata).value();
+}
+
+TEST(UpdateErrorsTest, WithoutAGroupAccumulatorsHaveTheTablesLayout) {
+  for (const SparseRule rule :
+       {SparseRule::kAdagrad, SparseRule::kRowWiseAdagrad}) {
+    const Tensor zeros =
+        Tensor::Zeros({10, rule == SparseRule::kAdagrad ? 4 : 1}).value();
+    const ShardedTensor table = WithoutGroup(Whole(), 5);
+    const UpdateArguments call = {
+        .lookups = {{table, {Ids({1, 2, 9, 0}, {2, 2})}}},
+        .gradients = {Tensor::Ones({2, 4}).value()},
+        .options = {.rule = rule}};
+    for (const int64_t first : {3, 7}) {
+      SetAccumulator(table, WithoutGroup(zeros, first));
+      EXPECT_THAT(Step(call), StatusIs(kInvalid, "with the table's layout"));
+      ExpectUnchanged(table);
+    }
+    SetAccumulator(table, WithoutGroup(zeros, 5));
+    EXPECT_THAT(Step(call), IsOk());
+  }
+}
+
 // Of each allocation in turn: accumulators, messages and sums of squares.
 TEST(UpdateErrorsTest, ARankWithoutMemoryIsTheSameErrorOnAll) {
   for (const bool direct : {true, false}) {
