@@ -48,10 +48,13 @@ absl::StatusOr<EmbeddingTable> TableOf(const Value& weight,
 void VisitWeight(ModuleVisitor& v, Value& weight) {
   const absl::StatusOr<EmbeddingTable> before = TableOf(weight, "");
   Value accumulator = before.ok() ? GetAccumulator(*before) : Value();
+  const bool had_one = !accumulator.is_none();
   v.Parameter("weight", weight);
   v.Buffer("accumulator", accumulator);
   const absl::StatusOr<EmbeddingTable> after = TableOf(weight, "");
-  if (after.ok()) SetAccumulator(*after, std::move(accumulator));
+  // None before and after: a weight that the visitor put there keeps its own.
+  if (!after.ok() || (!had_one && accumulator.is_none())) return;
+  SetAccumulator(*after, std::move(accumulator));
 }
 
 // Ids, and what may follow them.

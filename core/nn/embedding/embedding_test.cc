@@ -428,6 +428,17 @@ TEST(EmbeddingTest, AccumulatorsGoWithTheStateIntoOtherLayouts) {
   }
 }
 
+TEST(EmbeddingTest, AWeightThatIsLoadedAsAHandleKeepsItsAccumulator) {
+  const Tensor weight = Tensor::Ones({10, 8}).value();
+  SetAccumulator(weight, Tensor::Ones({10, 1}).value());
+  StateDict state;
+  ASSERT_THAT(state.Set("weight", weight), IsOk());
+  EmbeddingBag bag{Value()};
+  ASSERT_THAT(LoadState(bag, state, {.strict = false}).status(), IsOk());
+  EXPECT_FALSE(GetAccumulator(weight).is_none());
+  EXPECT_FALSE(Get(bag, "accumulator")->is_none());
+}
+
 TEST(EmbeddingTest, AccumulatorsGoWithClonesAndIntoPlans) {
   RunLocalRanks(kRanks, [&](ProcessGroup& group) {
     const auto whole = Collection();

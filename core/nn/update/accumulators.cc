@@ -72,24 +72,23 @@ class AccumulatorRegistry {
 
   void Set(const EmbeddingTable& table, Value accumulator) {
     TableKey key = KeyOf(table);
-    // Destroyed after the lock, those of tables that are gone too.
+    if (key.memory.expired()) return;
+    // Destroyed after the lock, as is what `accumulator` replaces.
     std::vector<Value> old;
     absl::MutexLock lock(&mutex_);
+    const auto found = accumulators_.find(key);
+    if (found != accumulators_.end()) {
+      std::swap(found->second, accumulator);
+      if (found->second.is_none()) accumulators_.erase(found);
+      return;
+    }
+    if (accumulator.is_none()) return;
     for (auto it = accumulators_.begin(); it != accumulators_.end();) {
       const bool gone = it->first.memory.expired();
       if (gone) old.push_back(std::move(it->second));
       it = gone ? accumulators_.erase(it) : std::next(it);
     }
-    if (key.memory.expired()) return;
-    if (accumulator.is_none()) {
-      const auto found = accumulators_.find(key);
-      if (found == accumulators_.end()) return;
-      old.push_back(std::move(found->second));
-      accumulators_.erase(found);
-      return;
-    }
-    std::swap(accumulators_[std::move(key)], accumulator);
-    old.push_back(std::move(accumulator));
+    accumulators_.emplace(std::move(key), std::move(accumulator));
   }
 
  private:
