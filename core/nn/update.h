@@ -95,9 +95,10 @@ struct UpdateOptions {
 //   kUnimplemented       As LookUp: tables, ids or gradients on a device; mode
 //                        kMax, whose gradient needs the rows that were largest.
 //   kResourceExhausted   There is no memory for an accumulator or a buffer.
-//   kDataLoss            A rank sent a malformed message.
+//   kDataLoss            A rank sent a malformed message, or lengths that cannot
+//                        be.
 // After kDataLoss and the failure of a rank (kUnavailable, kDeadlineExceeded)
-// the group is poisoned, and tables and accumulators are unspecified.
+// tables and accumulators are unspecified, and the group may be poisoned.
 //
 // Completion. When it returns, this rank's shards have been updated. Where
 // ranks read each other's gradients, those of all ranks have, and none reads

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "absl/strings/str_cat.h"
+#include "sherd/core/base/error_info.h"
 #include "sherd/core/base/fault_point.h"
 #include "sherd/core/base/fingerprint.h"
 #include "sherd/core/base/keep_forever.h"
@@ -88,7 +90,8 @@ bool PeerBytes::Mapped(absl::Span<const uint64_t> notes, size_t stride) {
 
 absl::Status PeerBytes::Map(ProcessGroup& group,
                             absl::Span<const uint64_t> notes, size_t stride) {
-  addresses_.assign(static_cast<size_t>(group.size()), nullptr);
+  mapped_ = 0;
+  memories_.assign(static_cast<size_t>(group.size()), {});
   for (int r = 0; r < group.size(); ++r) {
     const uint64_t* const note = &notes[static_cast<size_t>(r) * stride];
     if (r == group.rank()) continue;
@@ -98,21 +101,32 @@ absl::Status PeerBytes::Map(ProcessGroup& group,
                           .subject = "update"}));
     MemoryHandle handle;
     std::copy_n(note, kHandleWords, handle.words.begin());
-    SHERD_ASSIGN_OR_RETURN(const absl::Span<std::byte> bytes,
+    SHERD_ASSIGN_OR_RETURN(memories_[static_cast<size_t>(r)],
                            peers_->Import(r, handle));
-    addresses_[static_cast<size_t>(r)] = bytes.data();
   }
   mapped_ = IdentityOf(notes, stride);
   return absl::OkStatus();
 }
 
-void PeerBytes::Read(int rank, absl::Span<const uint64_t> notes, size_t stride,
-                     std::vector<absl::Span<const std::byte>>& bytes) {
+absl::Status PeerBytes::Read(int rank, absl::Span<const uint64_t> notes,
+                             size_t stride,
+                             std::vector<absl::Span<const std::byte>>& bytes) {
   bytes.resize(notes.size() / stride);
   for (size_t r = 0; r < bytes.size(); ++r) {
-    bytes[r] = {static_cast<int>(r) == rank ? data() : addresses_[r],
-                Bytes(notes, stride, r)};
+    if (static_cast<int>(r) == rank) {
+      bytes[r] = {data(), size_};
+      continue;
+    }
+    const uint64_t size = Bytes(notes, stride, r);
+    if (size > memories_[r].size()) {
+      return WithRank(absl::DataLossError(absl::StrCat(
+                          "rank ", r, " sent the length ", size,
+                          " of bytes in a memory of ", memories_[r].size())),
+                      static_cast<int>(r));
+    }
+    bytes[r] = memories_[r].first(size);
   }
+  return absl::OkStatus();
 }
 
 void PeerBytes::KeepForever() { internal::KeepForever(memory_.storage()); }

@@ -45,8 +45,9 @@ class PeerBytes {
   absl::Status Map(ProcessGroup& group, absl::Span<const uint64_t> notes,
                    size_t stride);
   // The bytes of all ranks, which this rank has mapped, as of the notes.
-  void Read(int rank, absl::Span<const uint64_t> notes, size_t stride,
-            std::vector<absl::Span<const std::byte>>& bytes);
+  //   kDataLoss  A rank's number of bytes is larger than its memory.
+  absl::Status Read(int rank, absl::Span<const uint64_t> notes, size_t stride,
+                    std::vector<absl::Span<const std::byte>>& bytes);
 
   // After an error that broke the group: peers may still be reading.
   void KeepForever();
@@ -60,7 +61,8 @@ class PeerBytes {
   // Identifies what was mapped: the notes' handles and generations.
   uint64_t mapped_ = 0;
   std::shared_ptr<PeerMemory> peers_;
-  std::vector<const std::byte*> addresses_;
+  // The memory of each peer.
+  std::vector<absl::Span<const std::byte>> memories_;
 };
 
 }  // namespace sherd::internal

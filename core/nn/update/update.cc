@@ -16,6 +16,7 @@
 #include "sherd/core/comm/collective/agreement.h"
 #include "sherd/core/comm/collective/operation_label.h"
 #include "sherd/core/nn/lookup/lookup_plan.h"
+#include "sherd/core/nn/lookup/peer_counts.h"
 #include "sherd/core/nn/update/update_plan.h"
 #include "sherd/core/sharding/tensor/sharded_tensor_access.h"
 
@@ -345,11 +346,18 @@ absl::Status UpdateCall::TakeAccumulators() {
 absl::Status UpdateCall::ExchangeMessages() {
   const absl::Span<const uint64_t> lengths = mine_.messages(false)->lengths();
   size_t bytes = 0;
-  const auto from = [&](size_t r) {
-    return mine_.notes[r * vote_words() + PeerBytes::kWords + 1 +
-                       static_cast<size_t>(rank())];
+  const auto lengths_of = [&](size_t r) {
+    return absl::MakeConstSpan(mine_.notes)
+        .subspan(r * vote_words() + PeerBytes::kWords + 1, ranks());
   };
-  for (size_t r = 0; r < ranks(); ++r) bytes += from(r);
+  const auto from = [&](size_t r) {
+    return lengths_of(r)[static_cast<size_t>(rank())];
+  };
+  for (size_t r = 0; r < ranks(); ++r) {
+    SHERD_RETURN_IF_ERROR(
+        internal::CheckMessageLengths(static_cast<int>(r), lengths_of(r)));
+    bytes += from(r);
+  }
   if (mine_.inbox.size() < bytes) mine_.inbox.resize(bytes);
   mine_.sends.resize(ranks());
   mine_.recvs.resize(ranks());
@@ -374,7 +382,8 @@ absl::Status UpdateCall::Receive() {
   if (group_ == nullptr) {
     mine_.received.assign(1, {mine_.outbox.data(), messages.lengths()[0]});
   } else if (direct_) {
-    mine_.outbox.Read(rank(), mine_.notes, vote_words(), mine_.received);
+    SHERD_RETURN_IF_ERROR(
+        mine_.outbox.Read(rank(), mine_.notes, vote_words(), mine_.received));
   } else {
     SHERD_RETURN_IF_ERROR(ExchangeMessages());
   }
@@ -423,12 +432,16 @@ absl::Status UpdateCall::ExchangeSums() {
   all_failed_ = !status.ok();
   SHERD_RETURN_IF_ERROR(status);
   if (direct_) {
-    mine_.sums.Read(rank(), mine_.notes, PeerBytes::kWords, mine_.received);
+    SHERD_RETURN_IF_ERROR(mine_.sums.Read(rank(), mine_.notes,
+                                          PeerBytes::kWords, mine_.received));
     return shards.ReadSums(mine_.received);
   }
   size_t all = 0;
   for (size_t r = 0; r < ranks(); ++r) {
-    all += PeerBytes::Bytes(mine_.notes, PeerBytes::kWords, r);
+    const uint64_t length = PeerBytes::Bytes(mine_.notes, PeerBytes::kWords, r);
+    SHERD_RETURN_IF_ERROR(internal::CheckMessageLengths(
+        static_cast<int>(r), absl::MakeConstSpan(&length, 1)));
+    all += length;
   }
   if (mine_.sums_inbox.size() < all) mine_.sums_inbox.resize(all);
   std::byte* to = mine_.sums_inbox.data();

@@ -1,3 +1,4 @@
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -14,6 +15,7 @@
 #include "sherd/core/nn/lookup.h"
 #include "sherd/core/nn/lookup/lookup_model.h"
 #include "sherd/core/nn/update.h"
+#include "sherd/core/nn/update/peer_bytes.h"
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
@@ -294,6 +296,38 @@ TEST(UpdateErrorsTest, ARankWithoutMemoryIsTheSameErrorOnAll) {
       }
     });
   }
+}
+
+TEST(PeerBytesTest, ALengthBeyondTheMemoryOfAPeerIsRefused) {
+  using internal::PeerBytes;
+  RunLocalRanks(2, [](ProcessGroup& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    constexpr size_t kWords = PeerBytes::kWords;
+    std::vector<std::vector<uint64_t>> parts(2, std::vector<uint64_t>(kWords));
+    std::vector<MutableBytes> recvs;
+    for (std::vector<uint64_t>& part : parts) {
+      recvs.emplace_back(reinterpret_cast<std::byte*>(part.data()),
+                         kWords * sizeof(uint64_t));
+    }
+    PeerBytes bytes;
+    ASSERT_THAT(bytes.Resize(&group, 104), IsOk());
+    bytes.WriteNote(absl::MakeSpan(parts[rank]));
+    ASSERT_THAT(group.AllGatherV(recvs[rank], recvs), IsOk());
+    std::vector<uint64_t> notes = parts[0];
+    notes.insert(notes.end(), parts[1].begin(), parts[1].end());
+    ASSERT_THAT(bytes.Map(group, notes, kWords), IsOk());
+    std::vector<absl::Span<const std::byte>> found;
+    ASSERT_THAT(bytes.Read(group.rank(), notes, kWords, found), IsOk());
+    EXPECT_EQ(found[0].size(), 104U);
+    EXPECT_EQ(found[1].size(), 104U);
+    // Every word that says so.
+    for (uint64_t& word : notes) word = word == 104 ? uint64_t{1} << 40 : word;
+    EXPECT_THAT(bytes.Read(group.rank(), notes, kWords, found),
+                AllOf(StatusIs(absl::StatusCode::kDataLoss, "the length"),
+                      BlamesRank(1 - group.rank())));
+    // No rank frees what the other one reads.
+    EXPECT_THAT(group.Barrier(), IsOk());
+  });
 }
 
 TEST(UpdateErrorsTest, ARankThatCannotMapGradientsMakesAllUseMessages) {
