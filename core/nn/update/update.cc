@@ -423,6 +423,8 @@ absl::Status UpdateCall::ExchangeSums() {
   }
   if (status.ok()) shards.WriteSums(mine_.sums.data());
   if (alone() || !shards.exchanges_squares()) {
+    // No other rank waits, and no table has changed.
+    all_failed_ = alone() && !status.ok();
     SHERD_RETURN_IF_ERROR(status);
     mine_.received.assign(ranks(), {});
     mine_.received[static_cast<size_t>(rank())] = {mine_.sums.data(), bytes};
@@ -479,7 +481,7 @@ absl::Status UpdateCall::Run(const absl::Status& local) {
   }
   // The other ranks rely on this one to continue, as agreed.
   if (!all_failed_ && group_->health().ok()) group_->Abort(status);
-  if (group_->backend().ranks_are_threads) {
+  if (!group_->health().ok() && group_->backend().ranks_are_threads) {
     mine_.outbox.KeepForever();
     mine_.sums.KeepForever();
   }

@@ -298,6 +298,34 @@ TEST(UpdateErrorsTest, ARankWithoutMemoryIsTheSameErrorOnAll) {
   }
 }
 
+TEST(UpdateErrorsTest, ARankAloneWithoutMemoryKeepsItsGroup) {
+  RunLocalRanks(1, [&](ProcessGroup& group) {
+    const auto columns =
+        EnumerableShardingSpec::Create(
+            {{{0, 0}, {10, 1}, "rank:0/cpu"}, {{0, 1}, {10, 3}, "rank:0/cpu"}})
+            .value();
+    for (int64_t nth = 1;; ++nth) {
+      const UpdateArguments call = {
+          .lookups = {{ShardsOf(Whole(), columns), {Ids({1, 2}, {2, 1})}}},
+          .gradients = {Tensor::Ones({2, 4}).value()},
+          .options = {.rule = SparseRule::kRowWiseAdagrad}};
+      absl::Status status;
+      {
+        FailAllocationAt fault({.nth = nth, .optional = true});
+        status = Step(call);
+      }
+      EXPECT_THAT(group.health(), IsOk());
+      if (status.ok()) {
+        // An accumulator, messages and sums.
+        EXPECT_GE(nth, 4);
+        return;
+      }
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted));
+      ExpectUnchanged(call.lookups[0].table);
+    }
+  });
+}
+
 TEST(PeerBytesTest, ALengthBeyondTheMemoryOfAPeerIsRefused) {
   using internal::PeerBytes;
   RunLocalRanks(2, [](ProcessGroup& group) {
