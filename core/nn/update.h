@@ -80,9 +80,9 @@ struct UpdateOptions {
 // the ids of rank 0 in their order, then those of rank 1, and so on; of several
 // lookups, all ranks' ids of the first one before those of the second. The mean
 // of squares is that of sums over blocks of 16 columns, each added as
-// ((x0 + x8) + (x4 + x12)) + …, in ascending order; see row_update.h. So tables
-// and accumulators have the same bits in every layout, on any number of ranks
-// and on both paths. 16-bit rows are rounded once. Replicas stay equal.
+// ((x0 + x8) + (x4 + x12)) + …, in ascending order; see update_kernels.h. So
+// tables and accumulators have the same bits in every layout, on any number of
+// ranks and on both paths. 16-bit rows are rounded once. Replicas stay equal.
 //
 // Errors. The same on every rank, with the rank where it is one rank's; tables
 // and accumulators are as before.
@@ -92,8 +92,8 @@ struct UpdateOptions {
 //                        accumulator of a table is of another size or dtype.
 //                        Ranks pass other tables or options.
 //   kFailedPrecondition  As LookUp; a table may not be written to.
-//   kUnimplemented       As LookUp: tables, ids or gradients on a device; mode
-//                        kMax, whose gradient needs the rows that were largest.
+//   kUnimplemented       As LookUp; tables or gradients on a device; mode kMax,
+//                        whose gradient needs the rows that were largest.
 //   kResourceExhausted   There is no memory for an accumulator or a buffer.
 //   kDataLoss            A rank sent a malformed message, or lengths that cannot
 //                        be.
@@ -160,10 +160,11 @@ struct SgdOptions {
 //
 // Errors. Nothing has changed.
 //   kInvalidArgument     There is not one gradient per parameter; kinds, sizes,
-//                        dtypes or layouts differ; a parameter is neither a
-//                        Tensor nor a ShardedTensor of floating point.
-//   kFailedPrecondition  A tensor has no data, is on a device, or the parameter
-//                        may not be written to.
+//                        dtypes, devices or layouts differ; a parameter is
+//                        neither a Tensor nor a ShardedTensor of floating
+//                        point.
+//   kFailedPrecondition  A parameter has no data, is on a device, or may not be
+//                        written to.
 //   kResourceExhausted   There is no memory for a copy of a gradient.
 absl::Status SgdStep(absl::Span<const Value> parameters,
                      absl::Span<const Value> gradients,
