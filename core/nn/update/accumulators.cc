@@ -251,6 +251,7 @@ absl::StatusOr<PreparedAccumulator> PrepareAccumulator(
   if (const auto* const sharded = found.get_if<ShardedTensor>()) {
     result.moves_from = *sharded;
   } else if (const auto* const whole = found.get_if<Tensor>()) {
+    result.from_whole = true;
     for (const Shard& shard :
          result.value.get_if<ShardedTensor>()->local_shards()) {
       Tensor to = shard.tensor;

@@ -18,6 +18,8 @@ struct PreparedAccumulator {
   bool is_new = false;
   // Defined if its elements are still there, in another layout.
   ShardedTensor moves_from;
+  // They are copied from a Tensor, which is the whole on every rank.
+  bool from_whole = false;
 };
 
 // Finds the accumulator of a table, or makes one. `planned` is the table. Not

@@ -220,6 +220,7 @@ uint64_t UpdateCall::FingerprintOfCall() const {
     const bool shared = plan_.tables()[t].shared;
     fingerprint.Add(shared ? static_cast<int64_t>(mine_.same[t]) : -1)
         .Add(shared && prepared.is_new ? 1 : 0)
+        .Add(shared && prepared.from_whole ? 1 : 0)
         .Add(prepared.moves_from.defined()
                  ? static_cast<int64_t>(prepared.moves_from.fingerprint())
                  : 0);
@@ -237,8 +238,9 @@ std::string UpdateCall::Describe() const {
     absl::StrAppend(&text, "table ", t, " is that of lookup ", mine_.same[t],
                     " and has ",
                     prepared.moves_from.defined() ? "an accumulator to move"
-                    : prepared.is_new             ? "a new accumulator"
-                                                  : "its accumulator",
+                    : prepared.from_whole ? "an accumulator that is a Tensor"
+                    : prepared.is_new     ? "a new accumulator"
+                                          : "its accumulator",
                     "\n");
   }
   return text;

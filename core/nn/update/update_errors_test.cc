@@ -192,6 +192,11 @@ std::vector<Rejection> Rejections() {
                         ShardedTensor::Zeros(Chunks(0), {10, 1}).value());
        },
        kInvalid, "rank 1 was called with other arguments"},
+      {"a whole accumulator on one rank",
+       [](UpdateArguments& c) {
+         SetAccumulator(c.lookups[0].table, Tensor::Ones({10, 1}).value());
+       },
+       kInvalid, "an accumulator that is a Tensor"},
       {"one table twice",
        [](UpdateArguments& c) { c.lookups[1].table = c.lookups[0].table; },
        kInvalid, "rank 1 was called with other arguments"},
