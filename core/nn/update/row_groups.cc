@@ -36,7 +36,8 @@ bool RowGroups::Collect(const GradientSource& source, int64_t begin,
       if (length > ids_in_all - i) return false;
       for (const size_t end = i + length; i < end; ++i) {
         // Written in any case: a branch would be mispredicted.
-        const auto row = static_cast<uint64_t>(int64_t{ids[i]} - begin);
+        const auto row = static_cast<uint64_t>(int64_t{ids[i]}) -
+                         static_cast<uint64_t>(begin);
         entries_[count] = {row, count};
         found_gradients_[count] = gradient;
         found_factors_[count] = source.factors + i * source.factor_stride;

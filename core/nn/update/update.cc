@@ -106,7 +106,8 @@ bool IsSameTable(const EmbeddingTable& a, const EmbeddingTable& b) {
   const Tensor& x = std::get<Tensor>(a);
   const Tensor& y = std::get<Tensor>(b);
   return x.data() == y.data() && x.data() != nullptr &&
-         x.sizes() == y.sizes() && x.strides() == y.strides();
+         x.dtype() == y.dtype() && x.sizes() == y.sizes() &&
+         x.strides() == y.strides();
 }
 
 class UpdateCall {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -206,6 +207,13 @@ TEST(RowGroupsTest, MalformedRequestsAreRefused) {
   EXPECT_FALSE(set({1, 2}, 6, true));
   EXPECT_TRUE(set({1, 2}, 6, false));
   EXPECT_EQ(groups.rows().size(), 2U);
+  // Far below the rows: a sanitizer finds a difference that overflows.
+  const std::vector<int64_t> lowest = {std::numeric_limits<int64_t>::min()};
+  const std::vector<uint32_t> one = {1};
+  const GradientSource source = {.request = ViewOf(lowest, one),
+                                 .gradients = gradients.data(),
+                                 .stride = 4};
+  EXPECT_FALSE(groups.Set({&source, 1}, 4, 7, 0, true));
 }
 
 TEST(GradientMessagesTest, MalformedMessagesAreRefusedOrDescribeTheirBytes) {
