@@ -414,6 +414,8 @@ absl::Status UpdateCall::AgreeOnSums(absl::Status local) {
       return absl::OkStatus();
     }
     local = mine_.sums.Map(*group_, mine_.notes, kWords);
+    // Later calls use messages.
+    mine_.unreachable = !local.ok();
   }
 }
 

@@ -386,6 +386,25 @@ TEST(UpdateErrorsTest, ARankThatCannotMapGradientsMakesAllUseMessages) {
   });
 }
 
+TEST(UpdateErrorsTest, ARankThatCannotMapSumsMakesLaterCallsUseMessages) {
+  RunLocalRanks(3, [&](ProcessGroup& group) {
+    const UpdateArguments call = Valid(true);
+    // The gradients of both peers are mapped before.
+    FailAt fault(
+        "sharding/import", absl::ResourceExhaustedError("full"),
+        {.nth = 3, .times = 100, .rank = kFailedRank, .subject = "update"});
+    ASSERT_THAT(group.Barrier(), IsOk());
+    EXPECT_THAT(Step(call),
+                AllOf(StatusIs(absl::StatusCode::kResourceExhausted, "full"),
+                      BlamesRank(kFailedRank)));
+    for (const TableLookUp& lookup : call.lookups) {
+      ExpectUnchanged(lookup.table);
+    }
+    EXPECT_THAT(Step(call), IsOk());
+    ASSERT_THAT(group.Barrier(), IsOk());
+  });
+}
+
 // The ranks agreed that all proceed: the group cannot be used any more.
 TEST(UpdateErrorsTest, ARankThatFailsAfterTheAgreementEndsTheCallOnAll) {
   for (const char* const point :
