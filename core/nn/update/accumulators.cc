@@ -1,5 +1,6 @@
 #include "sherd/core/nn/update/accumulators.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -278,13 +279,18 @@ ShardRows RowsOfAccumulator(const Value& accumulator,
   const auto* const sharded = accumulator.get_if<ShardedTensor>();
   const PlacedBox& wanted = planned.boxes[box];
   if (sharded == nullptr || !HoldsAccumulator(wanted, rule)) return {};
+  // Replicas in one process have an accumulator each.
+  auto skipped = std::count(
+      planned.boxes.begin(),
+      planned.boxes.begin() + static_cast<std::ptrdiff_t>(box), wanted);
   for (const Shard& shard : sharded->local_shards()) {
     const bool has_columns = rule != SparseRule::kAdagrad ||
                              shard.metadata.sizes[1] == wanted.sizes[1];
     if (shard.tensor.numel() > 0 &&
         shard.metadata.offsets[0] == wanted.offsets[0] &&
         shard.metadata.sizes[0] == wanted.sizes[0] &&
-        shard.metadata.offsets[1] == wanted.offsets[1] && has_columns) {
+        shard.metadata.offsets[1] == wanted.offsets[1] && has_columns &&
+        skipped-- == 0) {
       return rows_of(shard.tensor);
     }
   }
