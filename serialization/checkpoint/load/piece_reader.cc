@@ -165,6 +165,8 @@ bool PieceReader::FindExtent(const ShardSource& source, int64_t bytes,
 
 absl::Status PieceReader::ReadDirect(const ShardSource& source,
                                      const BoxPiece& piece) {
+  // What is staged would go on behind this piece, and read it a second time.
+  SHERD_RETURN_IF_ERROR(FlushStaged());
   const auto buffer =
       absl::MakeSpan(piece.data, static_cast<size_t>(piece.bytes));
   ExtentOfShard place = {.tensor = source.tensor, .shard = source.shard};

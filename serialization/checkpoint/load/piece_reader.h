@@ -34,11 +34,11 @@ struct ShardSource {
 // into it; those of 1 MiB and more by File::ReadMany, several parts at once
 // where the page cache does not have them. Those of up to 64 KiB wait as long
 // as each begins in the file where the one before ends, and are read together,
-// up to 256 KiB at once. Short and scattered ones wait in a list until the next
-// one lies too far away in the file; then all are read at once, through 256
-// KiB, of any number of shards and tensors. Too far is: a page of the file
-// would be read that is not needed, and such pages were more than a
-// twentieth. So ask in the order of the file.
+// up to 256 KiB at once. Short and scattered ones wait in a list until a
+// long one comes or the next one lies too far away in the file; then all are
+// read at once, through 256 KiB, of any number of shards and tensors. Too far
+// is: a page of the file would be read that is not needed, and such pages were
+// more than a twentieth. So ask in the order of the file.
 //
 // Conversion. Elements may be wanted as another dtype than that of the shard;
 // their values are converted as Tensor::To does, as soon as they are read, in
