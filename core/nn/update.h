@@ -95,8 +95,8 @@ struct UpdateOptions {
 //   kUnimplemented       As LookUp; tables or gradients on a device; mode kMax,
 //                        whose gradient needs the rows that were largest.
 //   kResourceExhausted   There is no memory for an accumulator or a buffer.
-//   kDataLoss            A rank sent a malformed message, or lengths that cannot
-//                        be.
+//   kDataLoss            A rank sent a malformed message, or lengths that are
+//                        impossible.
 // After kDataLoss and the failure of a rank (kUnavailable, kDeadlineExceeded)
 // tables and accumulators are unspecified, and the group may be poisoned.
 //

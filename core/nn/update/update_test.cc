@@ -10,6 +10,7 @@
 #include "sherd/core/nn/lookup.h"
 #include "sherd/core/nn/update/update_cases.h"
 #include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
@@ -41,7 +42,10 @@ TEST(UpdateTest, ReplicasInOneProcessStayEqual) {
       shards.push_back({Tensor::Ones({4, 2}).value(), metadata.shards.back()});
     }
     const ShardedTensor table =
-        ShardedTensor::WithoutGroup(shards, metadata).value();
+        ShardedTensor::WithoutGroup(
+            shards, metadata,
+            EnumerableShardingSpec::CreateWithReplicas(metadata.shards).value())
+            .value();
     const Tensor ids = Tensor::FromSpan<int64_t>({3, 1}, {2, 1}).value();
     for (int step = 0; step < 2; ++step) {
       ASSERT_THAT(Update({{table, {ids}}}, {Tensor::Ones({2, 2}).value()},
