@@ -30,7 +30,7 @@
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
-#include "sherd/core/nn/update.h"
+#include "sherd/core/comm/collective/agreement.h"
 #include "sherd/serialization/safetensors.h"
 #include "sherd/sherd.h"
 #include "sherd/tools/sherd/command_line.h"
@@ -205,8 +205,15 @@ absl::StatusOr<Tensor> ReadPart(const SafetensorsFile& file,
 }
 
 absl::StatusOr<std::vector<Table>> ReadTables(
-    const Options& options, const SafetensorsFile& file,
-    const std::shared_ptr<ProcessGroup>& group) {
+    const Options& options, const std::shared_ptr<ProcessGroup>& group) {
+  FileSystem& files = FileSystem::Posix();
+  SHERD_ASSIGN_OR_RETURN(const bool exists, files.Exists(options.out));
+  if (exists) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        options.out, " exists: remove it, or name another file with --out"));
+  }
+  SHERD_ASSIGN_OR_RETURN(const SafetensorsFile file,
+                         SafetensorsFile::Open(files, options.in));
   const std::vector<std::string> names = TableNames(file);
   SHERD_RETURN_IF_ERROR(
       CheckNames(file, names, group->size(), options.rule.has_value()));
@@ -284,65 +291,79 @@ SafetensorsTensorInfo InfoOf(const std::string& name, DType dtype,
   return {name, dtype, Dims(sizes.begin(), sizes.end())};
 }
 
-// Tables come to rank 0 one after another.
-absl::Status Write(const std::string& path, ProcessGroup& group,
-                   absl::Span<const Table> tables,
-                   absl::Span<const Tensor> results) {
-  std::map<std::string, Tensor> gathered;
-  std::vector<SafetensorsTensorInfo> infos;
+using ByName = std::map<std::string, Tensor>;
+
+// The results of all ranks under their names, on rank 0.
+absl::StatusOr<ByName> GatherAllResults(ProcessGroup& group,
+                                        absl::Span<const Table> tables,
+                                        absl::Span<const Tensor> results) {
+  ByName gathered;
   for (size_t t = 0; t < tables.size(); ++t) {
     SHERD_ASSIGN_OR_RETURN(const std::vector<Tensor> of_ranks,
                            GatherResults(group, results[t]));
     for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
-      const std::string name = absl::StrCat(rank, ".", tables[t].name);
-      infos.push_back(
-          InfoOf(name, of_ranks[rank].dtype(), of_ranks[rank].sizes()));
-      gathered[name] = of_ranks[rank];
+      gathered[absl::StrCat(rank, ".", tables[t].name)] = of_ranks[rank];
     }
-    infos.push_back(InfoOf(absl::StrCat(kTable, tables[t].name),
-                           tables[t].weight.dtype(), tables[t].weight.size()));
   }
-  std::unique_ptr<SafetensorsWriter> writer;
-  if (group.rank() == 0) {
-    SHERD_ASSIGN_OR_RETURN(
-        writer, SafetensorsWriter::Create(FileSystem::Posix(), path, infos));
-    for (const auto& [name, result] : gathered) {
-      SHERD_RETURN_IF_ERROR(writer->Write(name, result));
-    }
+  return gathered;
+}
+
+// Creates the file for results and tables, and writes the results.
+absl::StatusOr<std::unique_ptr<SafetensorsWriter>> WriteResults(
+    const std::string& path, absl::Span<const Table> tables,
+    const ByName& results) {
+  std::vector<SafetensorsTensorInfo> infos;
+  for (const auto& [name, result] : results) {
+    infos.push_back(InfoOf(name, result.dtype(), result.sizes()));
   }
   for (const Table& table : tables) {
-    SHERD_ASSIGN_OR_RETURN(const Tensor whole, table.weight.Gather(0));
-    if (writer == nullptr) continue;
-    SHERD_RETURN_IF_ERROR(
-        writer->Write(absl::StrCat(kTable, table.name), whole));
+    infos.push_back(InfoOf(absl::StrCat(kTable, table.name),
+                           table.weight.dtype(), table.weight.size()));
   }
-  if (writer == nullptr) return absl::OkStatus();
-  SHERD_RETURN_IF_ERROR(writer->Finish());
+  SHERD_ASSIGN_OR_RETURN(
+      auto writer, SafetensorsWriter::Create(FileSystem::Posix(), path, infos));
+  for (const auto& [name, result] : results) {
+    SHERD_RETURN_IF_ERROR(writer->Write(name, result));
+  }
+  return writer;
+}
+
+// Tables come to rank 0 one after another. Whether it could write is what all
+// ranks return.
+absl::Status Write(const std::string& path, ProcessGroup& group,
+                   absl::Span<const Table> tables,
+                   absl::Span<const Tensor> results) {
+  SHERD_ASSIGN_OR_RETURN(const ByName gathered,
+                         GatherAllResults(group, tables, results));
+  absl::StatusOr<std::unique_ptr<SafetensorsWriter>> writer(nullptr);
+  if (group.rank() == 0) writer = WriteResults(path, tables, gathered);
+  absl::Status written = writer.status();
+  SHERD_RETURN_IF_ERROR(Agree(group, "write", written));
+  for (const Table& table : tables) {
+    SHERD_ASSIGN_OR_RETURN(const Tensor whole, table.weight.Gather(0));
+    if (*writer == nullptr || !written.ok()) continue;
+    written = (*writer)->Write(absl::StrCat(kTable, table.name), whole);
+  }
+  if (*writer != nullptr && written.ok()) written = (*writer)->Finish();
+  SHERD_RETURN_IF_ERROR(Agree(group, "write", written));
+  if (*writer == nullptr) return absl::OkStatus();
   std::cout << path << ": " << tables.size() << " tables and "
             << gathered.size() << " results" << std::endl;
   return absl::OkStatus();
 }
 
 absl::Status Run(const Options& options) {
-  FileSystem& files = FileSystem::Posix();
   SHERD_ASSIGN_OR_RETURN(const auto group, Init({.backend = options.backend}));
-  // Rank 0 writes it after the ranks have met in their lookup.
-  SHERD_ASSIGN_OR_RETURN(const bool exists, files.Exists(options.out));
-  if (exists) {
-    return absl::AlreadyExistsError(absl::StrCat(
-        options.out, " exists: remove it, or name another file with --out"));
-  }
-  SHERD_ASSIGN_OR_RETURN(const SafetensorsFile file,
-                         SafetensorsFile::Open(files, options.in));
-  SHERD_ASSIGN_OR_RETURN(const std::vector<Table> tables,
-                         ReadTables(options, file, group));
+  const absl::StatusOr<std::vector<Table>> tables = ReadTables(options, group);
+  // What one rank cannot read, the others would wait for. Also, rank 0 writes
+  // the output only when all have seen that there was none.
+  SHERD_RETURN_IF_ERROR(Agree(*group, "read", tables.status()));
   SHERD_ASSIGN_OR_RETURN(const std::vector<Tensor> results,
-                         LookUpAll(tables, options.bags));
+                         LookUpAll(*tables, options.bags));
   if (options.rule.has_value()) {
-    SHERD_RETURN_IF_ERROR(UpdateAll(tables, options));
+    SHERD_RETURN_IF_ERROR(UpdateAll(*tables, options));
   }
-  SHERD_RETURN_IF_ERROR(Write(options.out, *group, tables, results));
-  SHERD_RETURN_IF_ERROR(group->Barrier());
+  SHERD_RETURN_IF_ERROR(Write(options.out, *group, *tables, results));
   return group->Destroy();
 }
 

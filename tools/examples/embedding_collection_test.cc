@@ -424,6 +424,44 @@ TEST_F(EmbeddingCollectionTest, FilesAreNeitherGuessedNorOverwritten) {
   EXPECT_EQ(Shell("cat " + Quoted(out_)).output, "mine\n");
 }
 
+// What all ranks say of it: "[3] embedding_collection: read: rank 2: …".
+void ExpectErrorOfAllRanks(const ShellResult& result, const std::string& text) {
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    EXPECT_THAT(
+        result.output,
+        HasSubstr(absl::StrCat("[", rank, "] embedding_collection: ", text)));
+  }
+}
+
+TEST_F(EmbeddingCollectionTest, AFileThatOneRankLacksIsAnErrorOfAllRanks) {
+  WriteFile(in_, Inputs({}));
+  for (const char* backend : {"shm", "gloo"}) {
+    const ShellResult result = Shell(absl::StrCat(
+        "timeout 120 tools/sherd/sherd run -n ", kRanks,
+        " -- sh -c 'test $RANK != 2 || set -- \"$1.none\" \"$2\"; "
+        "exec tools/examples/embedding_collection --in=\"$1\" --out=\"$2\" "
+        "\"--layout=chunk(0) over 4\" --backend=",
+        backend, "' sh ", Quoted(in_), " ", Quoted(out_)));
+    ExpectErrorOfAllRanks(result, "read: rank 2: ");
+    EXPECT_THAT(result.output, HasSubstr("/in.none"));
+    EXPECT_NE(Shell("ls " + Quoted(out_)).exit_code, 0);
+  }
+}
+
+TEST_F(EmbeddingCollectionTest, AnOutputThatCannotBeWrittenIsOneOfAllRanks) {
+  WriteFile(in_, Inputs({}));
+  for (const char* backend : {"shm", "gloo"}) {
+    const ShellResult result = Shell(absl::StrCat(
+        "timeout 120 tools/sherd/sherd run -n ", kRanks,
+        " -- tools/examples/embedding_collection --in=", Quoted(in_),
+        " --out=", Quoted(folder_ + "/none/out"), " --backend=", backend,
+        " --layout='chunk(0) over 4'"));
+    ExpectErrorOfAllRanks(result, "write: rank 0: ");
+    EXPECT_THAT(result.output, HasSubstr("/none/out"));
+  }
+}
+
 TEST_F(EmbeddingCollectionTest, AWrongCommandLineExitsWithTwo) {
   for (const char* arguments :
        {"", "--layout=x", "--mode=median --in=a --out=b --layout=x",
