@@ -23,9 +23,10 @@ int64_t ZipfRank(double u, int64_t n) {
   return std::min(k, n - 1);
 }
 
-// Frequent rows are not neighbours.
+// Frequent rows are not neighbours. One row for each k, as the factor is a
+// prime, and that of torch_embedding.py.
 int64_t Scatter(int64_t k, int64_t n) {
-  return static_cast<int64_t>(static_cast<uint64_t>(k) * 0x9e3779b97f4a7c15u %
+  return static_cast<int64_t>(static_cast<uint64_t>(k) * 2654435761u %
                               static_cast<uint64_t>(n));
 }
 

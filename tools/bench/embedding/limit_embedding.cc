@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -65,13 +66,16 @@ SHERD_INLINE void SumBags(const BagSums& job) {
 // Of any width.
 SHERD_INLINE void SumNarrowBags(const BagSums& job, int64_t columns) {
   for (int64_t b = 0; b < EmbeddingShape::kBags; ++b) {
-    for (int64_t c = 0; c < columns; ++c) {
-      float sum = 0;
-      for (int64_t k = b * kIdsPerBag; k < (b + 1) * kIdsPerBag; ++k) {
-        sum += job.rows[job.ids[k] * job.stride + c];
-      }
-      job.out[b * kWidth + c] = sum;
+    float sums[kWidth] = {};
+    for (int64_t k = b * kIdsPerBag; k < (b + 1) * kIdsPerBag; ++k) {
+      const float* const ahead =
+          job.rows + job.ids[std::min(k + kAhead, kIds - 1)] * job.stride;
+      __builtin_prefetch(ahead);
+      __builtin_prefetch(ahead + columns - 1);
+      const float* const row = job.rows + job.ids[k] * job.stride;
+      for (int64_t c = 0; c < columns; ++c) sums[c] += row[c];
     }
+    std::copy(sums, sums + columns, job.out + b * kWidth);
   }
 }
 
@@ -97,22 +101,21 @@ SHERD_INLINE int64_t PositionOf(Occurrence at) {
   return static_cast<int64_t>(at & 0xffffffff);
 }
 
-// Rows of a table of which piece p begins at rows + p * piece_stride and has
-// `piece` columns.
+// Column c of row r of a table is at columns[c] + r * strides[c].
 struct RowUpdates {
-  float* rows;
-  int64_t piece;
-  int64_t piece_stride;
+  std::array<float*, kWidth> columns;
+  std::array<int64_t, kWidth> strides;
+  // Columns of a vector lie side by side.
+  bool has_vectors;
   float* accumulators;
   // Of rank r from gradients + r * rank_stride on.
   const float* gradients;
   int64_t rank_stride;
   const std::vector<Occurrence>& sorted;
 
-  float* Piece(int64_t row, int64_t column) const {
-    const int64_t begin = column / piece * piece;
-    return rows + column / piece * piece_stride +
-           row * std::min(piece, kWidth - begin) + (column - begin);
+  float* Place(int64_t row, int64_t column) const {
+    const auto c = static_cast<size_t>(column);
+    return columns[c] + row * strides[c];
   }
   const float* Gradient(Occurrence at) const {
     const int64_t position = PositionOf(at);
@@ -134,7 +137,7 @@ SHERD_INLINE void UpdateRows(const RowUpdates& job) {
       const float* const gradient = job.Gradient(job.sorted[i]);
       for (int64_t v = 0; v < kVectors; ++v) {
         __builtin_prefetch(ahead + v * kLanes);
-        __builtin_prefetch(job.Piece(RowOf(next), v * kLanes), 1);
+        __builtin_prefetch(job.Place(RowOf(next), v * kLanes), 1);
         sums[v] += At(gradient, v);
       }
     }
@@ -150,13 +153,13 @@ SHERD_INLINE void UpdateRows(const RowUpdates& job) {
     accumulator += mean / static_cast<float>(kWidth);
     const float factor = EmbeddingShape::kLearningRate /
                          (std::sqrt(accumulator) + EmbeddingShape::kEps);
-    if (job.piece % kLanes == 0) {
+    if (job.has_vectors) {
       for (int64_t v = 0; v < kVectors; ++v) {
-        At(job.Piece(row, v * kLanes), 0) -= sums[v] * factor;
+        At(job.Place(row, v * kLanes), 0) -= sums[v] * factor;
       }
     } else {
       for (int64_t c = 0; c < kWidth; ++c) {
-        *job.Piece(row, c) -= sum[c] * factor;
+        *job.Place(row, c) -= sum[c] * factor;
       }
     }
   }
@@ -259,14 +262,7 @@ class LimitEmbedding final : public EmbeddingWork {
     context().Meet();
     for (int64_t t = 0; t < shape().tables(); ++t) {
       SortOwn(t);
-      const RowUpdates job = {
-          Address(t, 0, 0),
-          piece_,
-          piece_ * Rows(t),
-          memory_ + places_.accumulators + first_rows_[static_cast<size_t>(t)],
-          Gradients(t, 0),
-          shape().tables() * kGradients,
-          sorted_};
+      const RowUpdates job = UpdatesOf(t);
       switch (BestReductionTarget()) {
         case ReductionTarget::kAvx512:
           UpdateAvx512(job);
@@ -280,6 +276,23 @@ class LimitEmbedding final : public EmbeddingWork {
     }
     context().Meet();
     return absl::OkStatus();
+  }
+
+  RowUpdates UpdatesOf(int64_t t) const {
+    RowUpdates job = {
+        {},
+        {},
+        piece_ % kLanes == 0,
+        memory_ + places_.accumulators + first_rows_[static_cast<size_t>(t)],
+        Gradients(t, 0),
+        shape().tables() * kGradients,
+        sorted_};
+    for (int64_t c = 0; c < kWidth; ++c) {
+      const auto i = static_cast<size_t>(c);
+      job.columns[i] = Address(t, 0, c);
+      job.strides[i] = std::min(piece_, kWidth - c / piece_ * piece_);
+    }
+    return job;
   }
 
   // Sets sorted_ to the ids of all ranks in this rank's part of the rows.
