@@ -253,10 +253,14 @@ class TorchRec(Work):
         super().compare()
 
 
+# What makes the work, and the modules that it needs beside PyTorch.
 PEERS = {
-    "torch-local": TorchLocal,
-    "torch-sharded": TorchSharded,
-    "torchrec": TorchRec,
+    "torch-local": (TorchLocal,),
+    "torch-sharded": (TorchSharded,),
+    "torchrec": (
+        TorchRec,
+        ("fbgemm_gpu", "torchrec", "torchrec.distributed.embeddingbag"),
+    ),
 }
 
 
@@ -274,7 +278,7 @@ def main():
     parser.add_argument("--zipf", action="store_true")
     parser.add_argument("--step", action="store_true")
     args = parser.parse_args()
-    return measure(args, PEERS[args.peer])
+    return measure(args, *PEERS[args.peer])
 
 
 if __name__ == "__main__":

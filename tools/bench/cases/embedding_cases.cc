@@ -79,7 +79,9 @@ BenchPeer SherdPeer(const std::string& name, const std::string& help,
 }
 
 std::vector<std::string> TorchArguments(const std::string& peer,
-                                        const EmbeddingShape& shape) {
+                                        const EmbeddingKind& kind,
+                                        int64_t bytes) {
+  const EmbeddingShape shape = ShapeOf(kind, bytes);
   const char* const cut = shape.cut == TableCut::kRows      ? "rows"
                           : shape.cut == TableCut::kColumns ? "columns"
                                                             : "tables";
@@ -88,23 +90,24 @@ std::vector<std::string> TorchArguments(const std::string& peer,
       absl::StrCat("--rows=", absl::StrJoin(shape.rows, ","))};
   if (shape.zipf) arguments.push_back("--zipf");
   if (shape.step) arguments.push_back("--step");
+  if (kind.criteo) arguments.push_back("--measures-tables");
   return arguments;
 }
 
 BenchPeer TorchPeer(const EmbeddingKind& kind, const std::string& name,
                     const std::string& help,
                     const std::vector<std::string>& modules) {
-  return {
-      .name = name,
-      .help = help,
-      .measuring_program =
-          [kind, name](const BenchTask& task, const std::string& report) {
-            return TorchEmbeddingProgram(
-                TorchArguments(name, ShapeOf(kind, task.bytes)), task, report);
-          },
-      .check = [modules](
-                   int, int64_t,
-                   const std::string&) { return FindPythonModules(modules); }};
+  return {.name = name,
+          .help = help,
+          .measuring_program =
+              [kind, name](const BenchTask& task, const std::string& report) {
+                return TorchEmbeddingProgram(
+                    TorchArguments(name, kind, task.bytes), task, report);
+              },
+          .check =
+              [modules](int, int64_t, const std::string&) {
+                return FindPythonModules(modules);
+              }};
 }
 
 std::vector<BenchPeer> PeersOf(const EmbeddingKind& kind) {

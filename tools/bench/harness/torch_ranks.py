@@ -6,6 +6,7 @@ that fills one. Writes what program_report.h reads.
 
 import argparse
 import ctypes
+import importlib
 import mmap
 import os
 import signal
@@ -90,6 +91,8 @@ def run_rank(torch, board, args, rank, make_work):
         rank=rank,
         world_size=args.world,
     )
+    # Of tables, what stays: libraries and temporary memory come and go.
+    empty = status_bytes("RssAnon")
     work = make_work(torch, args, rank)
     lines = []
     for call in range(args.calls):
@@ -107,17 +110,21 @@ def run_rank(torch, board, args, rank, make_work):
         lines.append(f"call {board.call_seconds()!r}")
         lines.append(f"cpu {board.cpu_seconds()!r}")
         if call == 0:
-            board.set_extra(rank, status_bytes("VmHWM") - before)
+            extra = status_bytes("VmHWM") - before
+            if args.measures_tables:
+                extra = status_bytes("RssAnon") - empty
+            board.set_extra(rank, extra)
         work.check_result()
         board.meet(rank)
     return lines + [f"extra {board.extra(r)}" for r in range(args.world)]
 
 
 def write_lines(path, lines):
-    # A reader finds all of it or none.
-    with open(path + ".part", "w", encoding="utf-8") as file:
+    # A reader finds all of it or none, also where several ranks fail.
+    part = f"{path}.{os.getpid()}"
+    with open(part, "w", encoding="utf-8") as file:
         file.write("".join(line + "\n" for line in lines))
-    os.rename(path + ".part", path)
+    os.rename(part, path)
 
 
 def rank_process(torch, board, args, rank, parent, make_work):
@@ -141,15 +148,19 @@ def rank_process(torch, board, args, rank, parent, make_work):
     os._exit(code)
 
 
-def measure(args, make_work):
-    """Starts the ranks, which make the calls; returns the exit code."""
-    try:
-        import torch
-        import torch.distributed
-    except Exception as error:
-        text = " ".join(str(error).split())[:300]
-        write_lines(args.report, [f"failed import torch: {text}"])
-        return 1
+def measure(args, make_work, modules=()):
+    """Starts the ranks, which make the calls; returns the exit code.
+
+    Modules are imported before: their memory is not that of tables.
+    """
+    for module in ("torch", "torch.distributed", *modules):
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            text = " ".join(str(error).split())[:300]
+            write_lines(args.report, [f"failed import {module}: {text}"])
+            return 1
+    torch = sys.modules["torch"]
     board = Board(args.world)
     parent = os.getpid()
     ranks = set()
@@ -179,4 +190,6 @@ def argument_parser(description):
     parser.add_argument("--world", required=True, type=int)
     parser.add_argument("--calls", required=True, type=int)
     parser.add_argument("--report", required=True)
+    # See BenchCase; otherwise memory is that of the first call.
+    parser.add_argument("--measures-tables", action="store_true")
     return parser
