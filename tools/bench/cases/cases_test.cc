@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/testing/matchers.h"
@@ -121,6 +122,25 @@ TEST(CanMeasureTest, ReportsWhyNot) {
       CanMeasure(uneven[0]),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("4100 bytes")));
   EXPECT_THAT(CanMeasure(uneven[1]), IsOk());
+}
+
+TEST(EmbeddingCasesTest, TorchRecIsSkippedWhereItCannotCutColumns) {
+  size_t found = 0;
+  for (const BenchCase& bench_case : AllBenchCases()) {
+    if (bench_case.name != "embedding_columns" &&
+        bench_case.name != "embedding_step_columns") {
+      continue;
+    }
+    for (const BenchPeer& peer : bench_case.peers) {
+      if (peer.name != "torchrec") continue;
+      ++found;
+      EXPECT_THAT(peer.check(3, 4096, ""),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           HasSubstr("64 columns into 3")));
+      EXPECT_FALSE(absl::IsInvalidArgument(peer.check(4, 4096, "")));
+    }
+  }
+  EXPECT_EQ(found, 2u);
 }
 
 TEST(ListCasesTest, NamesAPeerOnceHoweverManyVariantsItHas) {

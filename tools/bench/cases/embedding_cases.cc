@@ -30,6 +30,8 @@ constexpr int64_t kCriteo[] = {
     14,       48937457, 11316796, 40094537, 452104, 12606, 104,  35};
 constexpr int64_t kMostCriteoRows = 1'000'000;
 
+constexpr char kTorchRec[] = "torchrec";
+
 struct EmbeddingKind {
   const char* name;
   const char* help;
@@ -105,7 +107,13 @@ BenchPeer TorchPeer(const EmbeddingKind& kind, const std::string& name,
                     TorchArguments(name, kind, task.bytes), task, report);
               },
           .check =
-              [modules](int, int64_t, const std::string&) {
+              [kind, name, modules](int world, int64_t, const std::string&) {
+                if (name == kTorchRec && kind.cut == TableCut::kColumns &&
+                    EmbeddingShape::kWidth % world != 0) {
+                  return absl::InvalidArgumentError(absl::StrCat(
+                      "TorchRec does not cut ", EmbeddingShape::kWidth,
+                      " columns into ", world, " uneven parts"));
+                }
                 return FindPythonModules(modules);
               }};
 }
@@ -119,7 +127,7 @@ std::vector<BenchPeer> PeersOf(const EmbeddingKind& kind) {
     peers.push_back(
         SherdPeer("local", "LookUpInto, each rank with whole tables", ""));
   }
-  peers.push_back(TorchPeer(kind, "torchrec",
+  peers.push_back(TorchPeer(kind, kTorchRec,
                             "TorchRec's sharded EmbeddingBagCollection, over "
                             "gloo",
                             {"torch", "torchrec", "fbgemm_gpu"}));
