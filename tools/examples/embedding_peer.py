@@ -218,7 +218,8 @@ def main():
         command += [f"--backend={backend}", f"--layout={layout}"]
         command += options_of(case)
         print(" ".join(command[5:]), flush=True)
-        subprocess.run(command, check=True)
+        # A test: a rank that waits for ever is an error too.
+        subprocess.run(command, check=True, timeout=120)
         tolerance = 1e-5 if case["dtype"] == torch.float32 else 1e-12
         wrong = difference(expected, read_safetensors(out_path), tolerance)
         if wrong is not None:
