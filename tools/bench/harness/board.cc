@@ -155,7 +155,9 @@ double Board::CallSeconds(int peer, int call) const {
 double Board::CallCpuSeconds(int peer, int call) const {
   double sum = 0;
   for (int rank = 0; rank < task_.world; ++rank) {
-    sum += memory_.slots[rank].calls[peer][call].cpu;
+    const double cpu = memory_.slots[rank].calls[peer][call].cpu;
+    if (cpu < 0) return -1;
+    sum += cpu;
   }
   return sum;
 }

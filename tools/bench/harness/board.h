@@ -37,7 +37,7 @@ struct CallTimes {
   // On the monotonic clock.
   double entered = 0;
   double left = 0;
-  // What the threads of the process computed meanwhile.
+  // What the threads of the process computed meanwhile; -1: not known.
   double cpu = 0;
 };
 
@@ -81,7 +81,7 @@ class Board {
   void SetCall(int rank, int peer, int call, const CallTimes& times);
   // From the first rank that entered to the last one that left.
   double CallSeconds(int peer, int call) const;
-  // The CPU time of all ranks.
+  // The CPU time of all ranks; -1 if that of one is not known.
   double CallCpuSeconds(int peer, int call) const;
 
   void SetFigures(int rank, int peer, const WorkFigures& figures);

@@ -53,6 +53,8 @@ TEST(BoardTest, ACallLastsFromTheFirstThatEntersToTheLastThatLeaves) {
   (*board)->SetCall(2, 1, 1, {12.5, 14.25, 3.0});
   EXPECT_DOUBLE_EQ((*board)->CallSeconds(1, 1), 2.75);
   EXPECT_DOUBLE_EQ((*board)->CallCpuSeconds(1, 1), 3.75);
+  (*board)->SetCall(1, 1, 1, {11.5, 12.0, -1});
+  EXPECT_EQ((*board)->CallCpuSeconds(1, 1), -1);
 }
 
 TEST(BoardTest, EachRankHasFiguresOfEachPeer) {

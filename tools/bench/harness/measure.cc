@@ -164,7 +164,8 @@ absl::Status RunRanks(const Measurement& measurement, const Session& session,
     Samples& own = samples[session.positions[i]];
     for (int call = 0; call < calls; ++call) {
       own.seconds.push_back(board->CallSeconds(slot, call) / repeats);
-      own.cpu_seconds.push_back(board->CallCpuSeconds(slot, call) / repeats);
+      const double cpu = board->CallCpuSeconds(slot, call);
+      if (cpu >= 0) own.cpu_seconds.push_back(cpu / repeats);
     }
     for (int rank = 0; rank < measurement.world; ++rank) {
       own.figures.push_back(board->Figures(rank, slot));

@@ -63,6 +63,8 @@ absl::Status TimeCall(const Turn& turn, int call) {
   if (const std::optional<double> seconds = turn.work.OwnSeconds()) {
     times.entered = 0;
     times.left = *seconds;
+    // That of another time: of all calls that the work has timed.
+    times.cpu = -1;
   }
   turn.board.Meet();
   turn.board.SetCall(turn.rank, turn.peer, call, times);

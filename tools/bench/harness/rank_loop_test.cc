@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -147,6 +148,24 @@ TEST_F(RankLoopTest, TheMemoryOfTablesIsThatOfMakingThemAndOfTheFirstCall) {
     EXPECT_GE(board_->Figures(rank, 0).extra_bytes, 2 * kTable);
     EXPECT_LT(board_->Figures(rank, 0).extra_bytes, 3 * kTable);
   }
+}
+
+TEST_F(RankLoopTest, OfWorkThatTimesItselfTheCpuTimeIsNotKnown) {
+  class OwnTimeWork : public FakeWork {
+   public:
+    explicit OwnTimeWork(RankContext& context) : FakeWork(context, 'o', {}) {}
+    std::optional<double> OwnSeconds() const override { return 0.25; }
+  };
+  BenchCase bench_case{.name = "fake", .help = ""};
+  bench_case.peers.push_back({.name = "o",
+                              .help = "",
+                              .make = [](RankContext& context)
+                                  -> absl::StatusOr<std::unique_ptr<RankWork>> {
+                                return std::make_unique<OwnTimeWork>(context);
+                              }});
+  ASSERT_THAT(RunRanks(bench_case, {0}, /*calls=*/2), IsOk());
+  EXPECT_EQ(board_->CallSeconds(0, 1), 0.25);
+  EXPECT_EQ(board_->CallCpuSeconds(0, 1), -1);
 }
 
 TEST_F(RankLoopTest, ACaseThatStartsRanksRunsOneWorkOnce) {
