@@ -153,7 +153,7 @@ std::vector<BenchPeer> PeersOf(const EmbeddingKind& kind) {
 BenchCase CaseOf(const EmbeddingKind& kind) {
   BenchCase result = {
       .name = kind.name, .help = kind.help, .peers = PeersOf(kind)};
-  result.bytes = {int64_t{kind.criteo ? 2048 : 256} << 20};
+  result.bytes = {int64_t{256} << 20};
   result.shared_bytes = [kind](int world, int64_t bytes) {
     return LimitEmbeddingBytes(ShapeOf(kind, bytes), world);
   };
@@ -163,6 +163,8 @@ BenchCase CaseOf(const EmbeddingKind& kind) {
   result.compares_cpu = true;
   if (kind.criteo) {
     result.measures_tables = true;
+    // All of kMostCriteoRows.
+    result.bytes = {ShapeOf(kind, int64_t{1} << 40).table_bytes()};
     result.fit = [kind](int64_t bytes) {
       return std::min(bytes, ShapeOf(kind, bytes).table_bytes());
     };
