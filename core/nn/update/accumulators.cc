@@ -159,9 +159,9 @@ absl::StatusOr<ShardedTensor> ZerosForRows(const ShardedTensor& table,
     boxes.push_back(shard);
     boxes.back().sizes[1] = 1;
   }
+  SHERD_ASSIGN_OR_RETURN(const ShardingSpecPtr spec,
+                         InferShardingSpec(boxes, Replicas::kAllowed));
   if (table.group() != nullptr) {
-    SHERD_ASSIGN_OR_RETURN(const ShardingSpecPtr spec,
-                           InferShardingSpec(boxes, Replicas::kAllowed));
     return ShardedTensor::Zeros(spec, {table.size()[0], 1},
                                 {.dtype = dtype, .group = table.group()});
   }
@@ -175,7 +175,7 @@ absl::StatusOr<ShardedTensor> ZerosForRows(const ShardedTensor& table,
                            Tensor::Zeros(box.sizes, {.dtype = dtype}));
     shards.push_back({std::move(tensor), box});
   }
-  return ShardedTensor::WithoutGroup(std::move(shards), metadata);
+  return ShardedTensor::WithoutGroup(std::move(shards), metadata, spec);
 }
 
 absl::StatusOr<Value> MakeAccumulator(const EmbeddingTable& table,
