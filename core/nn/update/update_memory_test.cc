@@ -3,6 +3,8 @@
 #include <new>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -42,30 +44,61 @@ namespace {
 using ::sherd::testing::IsOk;
 using ::sherd::testing::RunLocalRanks;
 
-TEST(UpdateMemoryTest, LaterCallsForTheSameTablesAllocateNothing) {
-  for (const bool direct : {true, false}) {
-    RunLocalRanks(4, [&](ProcessGroup& group) {
-      const auto rows =
-          ChunkShardingSpec::Create(0, PlacementsOnRanks(4)).value();
-      const auto columns =
-          ChunkShardingSpec::Create(1, PlacementsOnRanks(4)).value();
-      std::vector<int64_t> ids(2000);
-      for (size_t i = 0; i < ids.size(); ++i) {
-        ids[i] = static_cast<int64_t>(i * 7 + 13) % 100;
-      }
-      const Bags bags = {
-          Tensor::FromSpan(absl::MakeConstSpan(ids), {100, 20}).value()};
-      Bags weighted = bags;
-      weighted.per_sample_weights = Tensor::Ones({100, 20}).value();
-      const std::vector<TableLookUp> lookups = {
-          {ShardedTensor::Ones(rows, {100, 16}).value(), bags},
+// Of every kind: by rows, by columns, 16-bit, and a rank's own with `options`.
+std::vector<TableLookUp> LookUpsOf(const BagOptions& options) {
+  const auto rows = ChunkShardingSpec::Create(0, PlacementsOnRanks(4)).value();
+  const auto columns =
+      ChunkShardingSpec::Create(1, PlacementsOnRanks(4)).value();
+  std::vector<int64_t> ids(2000);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = static_cast<int64_t>(i * 7 + 13) % 100;
+  }
+  const Bags bags = {
+      Tensor::FromSpan(absl::MakeConstSpan(ids), {100, 20}).value()};
+  Bags weighted = bags;
+  weighted.per_sample_weights = Tensor::Ones({100, 20}).value();
+  return {{ShardedTensor::Ones(rows, {100, 16}).value(), bags},
           {ShardedTensor::Ones(columns, {100, 16}).value(),
            weighted,
            {.mode = BagMode::kSum, .padding_idx = 3}},
           {ShardedTensor::Ones(rows, {100, 4}, {.dtype = kFloat16}).value(),
            bags,
            {.mode = BagMode::kNone}},
-          {Tensor::Ones({100, 5}).value(), bags}};
+          {Tensor::Ones({100, 5}).value(), bags, options}};
+}
+
+// Runs `call` 20 times; the first two make plans and buffers.
+void ExpectNoLaterAllocations(absl::FunctionRef<absl::Status()> call) {
+  for (int i = 0; i < 20; ++i) {
+    const int64_t before = allocations;
+    const absl::Status status = call();
+    const int64_t made = allocations - before;
+    ASSERT_THAT(status, IsOk());
+    if (i >= 2) {
+      EXPECT_EQ(made, 0) << "call " << i;
+    }
+  }
+}
+
+TEST(LookUpMemoryTest, LaterCallsForTheSameTablesAllocateNothing) {
+  for (const bool direct : {true, false}) {
+    SCOPED_TRACE(direct);
+    RunLocalRanks(4, [&](ProcessGroup& group) {
+      const auto lookups = LookUpsOf({.mode = BagMode::kMax});
+      std::vector<Tensor> outputs(lookups.size());
+      ExpectNoLaterAllocations([&] {
+        return LookUpInto(lookups, absl::MakeSpan(outputs), {.direct = direct});
+      });
+      EXPECT_EQ(group.health(), absl::OkStatus());
+    });
+  }
+}
+
+TEST(UpdateMemoryTest, LaterStepsOnTheSameTablesAllocateNothing) {
+  for (const bool direct : {true, false}) {
+    SCOPED_TRACE(direct);
+    RunLocalRanks(4, [&](ProcessGroup& group) {
+      const auto lookups = LookUpsOf({});
       const std::vector<Tensor> gradients = {
           Tensor::Ones({100, 16}).value(), Tensor::Ones({100, 16}).value(),
           Tensor::Ones({100, 20, 4}, {.dtype = kFloat16}).value(),
@@ -73,20 +106,14 @@ TEST(UpdateMemoryTest, LaterCallsForTheSameTablesAllocateNothing) {
       std::vector<Tensor> outputs(lookups.size());
       for (const SparseRule rule :
            {SparseRule::kSgd, SparseRule::kRowWiseAdagrad}) {
-        for (int call = 0; call < 20; ++call) {
-          const int64_t before = allocations;
-          const absl::Status looked_up =
+        SCOPED_TRACE(Name(rule));
+        ExpectNoLaterAllocations([&] {
+          absl::Status status =
               LookUpInto(lookups, absl::MakeSpan(outputs), {.direct = direct});
-          const absl::Status updated =
-              Update(lookups, gradients, {.rule = rule, .direct = direct});
-          const int64_t made = allocations - before;
-          ASSERT_THAT(looked_up, IsOk());
-          ASSERT_THAT(updated, IsOk());
-          if (call >= 2) {
-            EXPECT_EQ(made, 0) << "call " << call << ", direct " << direct
-                               << ", rule " << Name(rule);
-          }
-        }
+          status.Update(
+              Update(lookups, gradients, {.rule = rule, .direct = direct}));
+          return status;
+        });
       }
       EXPECT_EQ(group.health(), absl::OkStatus());
     });
