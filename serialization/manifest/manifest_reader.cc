@@ -99,6 +99,8 @@ struct ManifestReader::State {
   absl::StatusOr<absl::string_view> ReadBytes(int64_t offset, int64_t length,
                                               std::string& buffer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Fills `kept` with the file's bytes from `begin` on.
+  absl::Status KeepFrom(int64_t begin) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // The section that has the tensor of that name, if there is one; there are
   // tensors.
   absl::StatusOr<TensorsPtr> SectionOf(absl::string_view name)
@@ -162,6 +164,14 @@ absl::StatusOr<absl::string_view> ManifestReader::State::ReadBytes(
   return absl::string_view(buffer);
 }
 
+absl::Status ManifestReader::State::KeepFrom(int64_t begin) {
+  std::string tail;
+  SHERD_RETURN_IF_ERROR(ReadBytes(begin, size - begin, tail).status());
+  kept = std::move(tail);
+  kept_from = begin;
+  return absl::OkStatus();
+}
+
 absl::Status ManifestReader::State::Open() {
   absl::MutexLock lock(&mutex);
   SHERD_ASSIGN_OR_RETURN(size, file->Size());
@@ -173,20 +183,13 @@ absl::Status ManifestReader::State::Open() {
   kept_from = size;
   std::string front_buffer;
   const int64_t front_bytes = std::min(size, kManifestFrontBytes);
-  const auto keep_from = [&](int64_t begin) -> absl::Status {
-    std::string tail;
-    SHERD_RETURN_IF_ERROR(ReadBytes(begin, size - begin, tail).status());
-    kept = std::move(tail);
-    kept_from = begin;
-    return absl::OkStatus();
-  };
-  if (size <= kSmallBytes) SHERD_RETURN_IF_ERROR(keep_from(0));
+  if (size <= kSmallBytes) SHERD_RETURN_IF_ERROR(KeepFrom(0));
   SHERD_ASSIGN_OR_RETURN(const absl::string_view front,
                          ReadBytes(0, front_bytes, front_buffer));
   SHERD_ASSIGN_OR_RETURN(const uint32_t version,
                          ReadManifestVersion(front, size));
   if (version == 1) {
-    if (kept_from > 0) SHERD_RETURN_IF_ERROR(keep_from(0));
+    if (kept_from > 0) SHERD_RETURN_IF_ERROR(KeepFrom(0));
     SHERD_ASSIGN_OR_RETURN(ManifestV1 manifest, DecodeManifestV1(kept, path));
     whole = std::make_shared<const Manifest>(FromV1(std::move(manifest)));
     summary = *whole;
@@ -196,7 +199,7 @@ absl::Status ManifestReader::State::Open() {
     file.reset();
     return absl::OkStatus();
   }
-  if (kept_from > 0) SHERD_RETURN_IF_ERROR(keep_from(size - kTailBytes));
+  if (kept_from > 0) SHERD_RETURN_IF_ERROR(KeepFrom(size - kTailBytes));
   SHERD_ASSIGN_OR_RETURN(
       tree, SectionTree::Open(
                 size,

@@ -277,7 +277,10 @@ TEST_F(IncrementalSaveTest, EachStepHasTheBitsOfItsTime) {
       steps.emplace_back(kept, state);
       if (HasFailure()) return;
     }
-    for (const auto& [path, then] : steps) {
+    // clang 14 captures no names of a structured binding.
+    for (const auto& step : steps) {
+      const std::string& path = step.first;
+      const auto& then = step.second;
       ExpectHolds(path, then);
       const uint64_t other = random();
       RunLocalRanks(
