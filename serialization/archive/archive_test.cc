@@ -111,7 +111,8 @@ TEST(ArchiveTest, AStateIsLoadedAsItWasSaved) {
   SHERD_ASSERT_OK_AND_ASSIGN(const StateDict state, SampleState());
   SHERD_ASSERT_OK_AND_ASSIGN(const StateDict loaded, SavedAndLoaded(state));
   EXPECT_EQ(loaded.Difference(state), "");
-  const ShardedTensor& sharded = *loaded.Get<ShardedTensor>("model.sharded");
+  SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor sharded,
+                             loaded.Get<ShardedTensor>("model.sharded"));
   EXPECT_EQ(*sharded.spec(),
             *state.Get<ShardedTensor>("model.sharded")->spec());
   EXPECT_EQ(sharded.group(), nullptr);

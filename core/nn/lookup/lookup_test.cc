@@ -66,8 +66,6 @@ TEST(LookUpTest, RandomTablesAndBagsEqualTheModel) {
   }
 }
 
-constexpr BagMode kSum = BagMode::kSum;
-constexpr BagMode kMean = BagMode::kMean;
 constexpr BagMode kMax = BagMode::kMax;
 constexpr BagMode kNone = BagMode::kNone;
 
