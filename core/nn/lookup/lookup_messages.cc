@@ -311,6 +311,7 @@ absl::Status LookUpMessages::Exchange(ProcessGroup& group,
 absl::Status LookUpMessages::Combine(PlannedTable& table,
                                      const TableState& state,
                                      const Device& device) {
+  if (table.bags.bags() == 0) return absl::OkStatus();
   const auto element = static_cast<int64_t>(SizeOf(table.dtype));
   auto* const out = static_cast<std::byte*>(table.output.data());
   const DType dtype = ReplyDType(table, state.complete);

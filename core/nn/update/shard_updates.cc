@@ -201,7 +201,8 @@ void ShardUpdates::WriteSumsOf(OwnShard& shard, std::byte*& to) {
   const absl::Span<const int64_t> rows = shard.groups.rows();
   const uint64_t count = rows.size();
   std::memcpy(to, &count, sizeof(count));
-  std::memcpy(to + sizeof(count), rows.data(), rows.size() * sizeof(int64_t));
+  std::copy(rows.begin(), rows.end(),
+            reinterpret_cast<int64_t*>(to + sizeof(count)));
   to += sizeof(count) + rows.size() * sizeof(int64_t);
   if (range.column == 0) {
     auto* const old = reinterpret_cast<Number*>(to);

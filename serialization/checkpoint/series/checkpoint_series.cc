@@ -142,7 +142,8 @@ absl::Status CheckpointSeries::State::Settle() {
   if (!std::exchange(saves_beside, false)) return saved;
   // A failed save may be known to one rank's next SaveAsync and not to
   // another's, so that their last ones differ.
-  const OperationLabel label(kOperation, Label("wait for the saves of"));
+  const std::string text = Label("wait for the saves of");
+  const OperationLabel label(kOperation, text);
   return Agree(*group, label, saved, {}, {.timeout = options.save.timeout});
 }
 
