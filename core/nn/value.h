@@ -75,7 +75,8 @@ absl::Status WrongValueKind(ValueKind expected, const Value& found);
 //     SHERD_ASSIGN_OR_RETURN(Tensor rows, y.Get<Tensor>());
 //
 // Value. Tensors are handles: a copy of a Value shares their elements. Lists
-// and maps are copied.
+// and maps are copied. A list of one list is ValueList{Value(list)}: compilers
+// differ on whether ValueList{list} is one, or a copy.
 //
 // Threads. Like a standard container.
 class Value {

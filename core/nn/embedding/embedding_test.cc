@@ -128,10 +128,14 @@ TEST(EmbeddingTest, RefusesInputsThatAreNone) {
     std::vector<Value> inputs;
     std::string phrase;
   } kCases[] = {
-      {words, {ValueList{}}, "input need to be torch.Tensor, but found list"},
+      {words,
+       {Value(ValueList{})},
+       "input need to be torch.Tensor, but found list"},
       {words, {Value()}, "input need to be torch.Tensor"},
       {words, {ValueMap{}}, "input need to be torch.Tensor, but found map"},
-      {bag, {ValueList{}}, "input need to be torch.Tensor, but found list"},
+      {bag,
+       {Value(ValueList{})},
+       "input need to be torch.Tensor, but found list"},
       {bag, {flat, ValueMap{}}, "offsets need to be torch.Tensor"},
       {bag,
        {flat, offsets, ValueList{}},
@@ -228,7 +232,7 @@ TEST(EmbeddingTest, AWrongInputOfOneRankIsTheErrorOfAll) {
     ValueMap one_more = all;
     one_more["x"] = Ids(0);
     ValueMap list_in_list = all;
-    list_in_list["t7"] = ValueList{ValueList{}};
+    list_in_list["t7"] = ValueList{Value(ValueList{})};
     const std::vector<std::pair<ValueMap, std::string>> wrong = {
         {one_less, "got none for \"t4\""},
         {one_more, "got inputs for 11 tables, expected 10"},

@@ -257,7 +257,7 @@ TEST(LinearTest, RefusesArgumentsThatDoNotFit) {
   } kCases[] = {
       {w, b, {}, kInvalid, "Expected one input, but found 0"},
       {w, b, {x, x}, kInvalid, "Expected one input, but found 2"},
-      {w, b, {ValueList{x}}, kInvalid, "but found list"},
+      {w, b, {Value(ValueList{x})}, kInvalid, "but found list"},
       {w, b, {Random({2, 4}, kFloat32, 1)}, kInvalid, "whose last size is 5"},
       {w, b, {Random({}, kFloat32, 1)}, kInvalid, "whose last size is 5"},
       {w, b, {Random({2, 5}, kFloat64, 1)}, kInvalid, "found float64 [2, 5]"},
