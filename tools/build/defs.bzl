@@ -89,21 +89,61 @@ def _with_abseil(deps, plain = False):
     """`deps`, and the usual parts of Abseil unless `plain` or below backends/: plugins do without."""
     return deps if plain or native.package_name().startswith("backends/") else deps + _ABSEIL
 
-def sherd_cc_library(name, copts = [], deps = [], include_prefix = None, plain = False, **kwargs):
+# Files of a room that belong to programs.
+_OF_PROGRAMS = [
+    "*_benchmark.cc",
+    "*_test.cc",
+]
+
+def _files_of_rooms(name, rooms, without):
+    """The .cc and .h files in the folders `rooms` of the calling package, but for `without`."""
+    for pattern in without:
+        if not native.glob([pattern]):
+            fail("%s: without %s, which does not exist" % (name, pattern))
+    files = []
+    for room in rooms:
+        found = native.glob(
+            [room + "/*.cc", room + "/*.h"],
+            exclude = without + [room + "/" + pattern for pattern in _OF_PROGRAMS],
+        )
+        if not found:
+            fail("%s: no sources in the room %s" % (name, room))
+        files += found
+    return files
+
+def sherd_cc_library(
+        name,
+        srcs = [],
+        hdrs = [],
+        copts = [],
+        deps = [],
+        include_prefix = None,
+        plain = False,
+        rooms = [],
+        without = [],
+        **kwargs):
     """A cc_library whose headers are included as "sherd/<package>/<file>.h".
 
     Headers belong in hdrs: those in srcs do not get the prefix.
 
     Args:
       name: of the target.
+      srcs: sources beside those of rooms.
+      hdrs: headers beside those of rooms: mostly the package's public ones.
       copts: further compiler options.
       deps: further dependencies than the usual parts of Abseil.
       include_prefix: in place of sherd/<package>.
       plain: of the standard library alone, as plugins need it: no Abseil.
+      rooms: folders of the package that are this target: all their .cc and .h
+        files but *_test.cc and *_benchmark.cc, not those of folders in them.
+      without: files of rooms that belong to other targets; patterns of glob().
       **kwargs: as for cc_library.
     """
+    files = _files_of_rooms(name, rooms, without)
     cc_library(
         name = name,
+        srcs = srcs + [f for f in files if f.endswith(".cc")],
+        hdrs = hdrs + [f for f in files if f.endswith(".h")],
         copts = _own_copts() + copts,
         deps = _with_abseil(deps, plain),
         include_prefix = include_prefix or _prefix(),
@@ -395,7 +435,7 @@ def _plugin(name, file, srcs, hdrs, copts, linkopts, tags, testonly, visibility,
         deps = deps,
     )
 
-def sherd_cc_fuzz_test(name, srcs, corpus = [], deps = [], copts = [], tags = [], **kwargs):
+def sherd_cc_fuzz_test(name, srcs, corpus = None, deps = [], copts = [], tags = [], **kwargs):
     """A LLVMFuzzerTestOneInput(), built twice.
 
       :<name>           test: replays the corpus, and cut and flipped variants
@@ -407,12 +447,17 @@ def sherd_cc_fuzz_test(name, srcs, corpus = [], deps = [], copts = [], tags = []
     Args:
       name: of the test, ends in _fuzz_test.
       srcs: sources; one of them defines LLVMFuzzerTestOneInput.
-      corpus: files of this package, usually glob(["testdata/x_corpus/*"]).
+      corpus: files of this package; testdata/x_corpus/* if not given, where x is
+        the name without _fuzz_test.
       deps: libraries under test.
       copts: further compiler options.
       tags: of the test.
       **kwargs: as for cc_test.
     """
+    if corpus == None:
+        corpus = native.glob(["testdata/%s_corpus/*" % name[:-len("_fuzz_test")]])
+        if not corpus:
+            fail("%s: no files in testdata/%s_corpus" % (name, name[:-len("_fuzz_test")]))
     _test(
         name = name,
         srcs = srcs,
@@ -435,3 +480,14 @@ def sherd_cc_fuzz_test(name, srcs, corpus = [], deps = [], copts = [], tags = []
         ],
         deps = deps,
     )
+
+def sherd_cc_fuzz_tests(tests, folder = "", **kwargs):
+    """Several sherd_cc_fuzz_tests that share what they need, as a table.
+
+    Args:
+      tests: {name: arguments of its own}, as for sherd_cc_fuzz_test. Otherwise
+        as for sherd_cc_tests.
+      folder: as for sherd_cc_tests.
+      **kwargs: what all share, as for sherd_cc_fuzz_test.
+    """
+    expand_table(sherd_cc_fuzz_test, "sherd_cc_fuzz_tests", tests, folder, kwargs)

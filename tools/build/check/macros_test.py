@@ -1,5 +1,6 @@
 """Tests of tools/build/defs.bzl, run as the Python it parses as."""
 
+import fnmatch
 import unittest
 
 import tree
@@ -11,8 +12,11 @@ class Failure(Exception):
 
 class MacrosTest(unittest.TestCase):
     @staticmethod
-    def calls(rule, macro, repository="sherd", holds=(), **kwargs):
-        """What `macro` hands to `rule`, in `repository`; `holds`: settings of tools/build."""
+    def calls(rule, macro, repository="sherd", holds=(), files=(), **kwargs):
+        """What `macro` hands to `rule`, in `repository`.
+
+        `holds`: settings of tools/build; `files`: of the calling package.
+        """
         calls = []
 
         class Native:
@@ -21,6 +25,12 @@ class MacrosTest(unittest.TestCase):
 
             def package_name(self):
                 return "a"
+
+            def glob(self, include, exclude=()):
+                def named(path, patterns):
+                    return any(fnmatch.fnmatch(path, p) and path.count("/") == p.count("/")
+                               for p in patterns)
+                return [f for f in files if named(f, include) and not named(f, exclude)]
 
         class Label(str):
             workspace_name = "sherd"
@@ -62,10 +72,36 @@ class MacrosTest(unittest.TestCase):
         [test] = self.calls("cc_test", "sherd_cc_test", name="x", deps=[":y"])
         self.assertEqual(test["deps"][0], ":y")
         self.assertIn(googletest, test["deps"])
-        [fuzz] = self.calls("cc_test", "sherd_cc_fuzz_test", name="x", srcs=[], size="medium")
+        [fuzz] = self.calls("cc_test", "sherd_cc_fuzz_test", name="x_fuzz_test", srcs=[],
+                            size="medium", files=["testdata/x_corpus/1", "testdata/y_corpus/2"])
         self.assertNotIn(googletest, fuzz["deps"])
         self.assertEqual((fuzz["deps"][0], fuzz["size"]),
                          ("//tools/build:fuzz_replay_main", "medium"))
+        self.assertEqual(fuzz["data"], ["testdata/x_corpus/1"])
+        with self.assertRaisesRegex(Failure, "no files in testdata/x_corpus"):
+            self.calls("cc_test", "sherd_cc_fuzz_test", name="x_fuzz_test", srcs=[])
+
+    def room(self, *files, **arguments):
+        """srcs and hdrs of a library in a package of these files."""
+        [library] = self.calls("cc_library", "sherd_cc_library", files=files, name="x", **arguments)
+        return library["srcs"], library["hdrs"]
+
+    def test_a_library_has_the_sources_of_its_rooms_but_for_programs(self):
+        files = ["in/a.cc", "in/a.h", "in/a_test.cc", "in/a_fuzz_test.cc", "in/a_benchmark.cc",
+                 "in/b.inc", "in/d.h", "in/deeper/c.cc", "out/d.cc", "e.h"]
+        self.assertEqual(self.room(*files, hdrs=["e.h"], rooms=["in"]),
+                         (["in/a.cc"], ["e.h", "in/a.h", "in/d.h"]))
+        self.assertEqual(self.room(*files, rooms=["in", "in/deeper"], without=["in/a.*"]),
+                         (["in/deeper/c.cc"], ["in/d.h"]))
+        self.assertEqual(self.room(*files), ([], []))
+
+    def test_rooms_and_exceptions_that_do_not_exist_are_refused(self):
+        for arguments, text in [
+                ({"rooms": ["on"]}, "x: no sources in the room on"),
+                ({"rooms": ["in"], "without": ["in/b.cc"]}, "x: without in/b.cc, which does not"),
+        ]:
+            with self.assertRaisesRegex(Failure, text):
+                self.room("in/a.cc", **arguments)
 
     def test_a_benchmark_is_built_on_demand_only(self):
         [benchmark] = self.calls("cc_binary", "sherd_cc_benchmark", name="x", srcs=["x.cc"])
