@@ -13,6 +13,20 @@
 
 load("//tools/build:defs.bzl", "expand_table", "sherd_cc_library", "sherd_cc_test")
 
+# Backends of hosts whose ranks are processes, and of GPUs, real and emulated.
+BACKENDS_ON_HOSTS = [
+    "gloo",
+    "mpi",
+    "shm",
+]
+BACKENDS_ON_GPUS = [
+    "nccl",
+    "nccl_emulated",
+]
+
+# How many ranks the conformance suite is run with.
+CONFORMANCE_WORLD_SIZES = [1, 2, 3, 4, 5, 8]
+
 # Backend: its plugin.
 _PLUGINS = {
     "gloo": Label("//backends/gloo:libsherd_backend_gloo.so"),
@@ -310,11 +324,10 @@ def sherd_distributed_tests(tests, folder = "", **kwargs):
 
         sherd_distributed_tests(
             backends = ["gloo"],
-            folder = "transfer",
             tests = {
-                "move_failures_test": {"world_size": 3},
-                "move_memory_test": {},
-                "move_pages_test": {"backends": ["shm"]},
+                "transfer/move_failures_test": {"world_size": 3},
+                "transfer/move_memory_test": {},
+                "transfer/move_pages_test": {"backends": ["shm"]},
             },
             world_size = 4,
             deps = [":transfer"],

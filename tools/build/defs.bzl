@@ -102,9 +102,10 @@ def _files_of_rooms(name, rooms, without):
             fail("%s: without %s, which does not exist" % (name, pattern))
     files = []
     for room in rooms:
+        place = "" if room == "." else room + "/"
         found = native.glob(
-            [room + "/*.cc", room + "/*.h"],
-            exclude = without + [room + "/" + pattern for pattern in _OF_PROGRAMS],
+            [place + "*.cc", place + "*.h"],
+            exclude = without + [place + pattern for pattern in _OF_PROGRAMS],
         )
         if not found:
             fail("%s: no sources in the room %s" % (name, room))
@@ -136,6 +137,7 @@ def sherd_cc_library(
       plain: of the standard library alone, as plugins need it: no Abseil.
       rooms: folders of the package that are this target: all their .cc and .h
         files but *_test.cc and *_benchmark.cc, not those of folders in them.
+        ".": that of the BUILD file.
       without: files of rooms that belong to other targets; patterns of glob().
       **kwargs: as for cc_library.
     """
@@ -228,7 +230,8 @@ def expand_table(macro, what, tests, folder, shared, alternatives = []):
       macro: of one test, with a name and srcs.
       what: the name of the macro of the table, for errors.
       tests: {name: arguments of its own}. They take the place of those in
-        `shared`. Without srcs of its own, NAME's source is folder/NAME.cc.
+        `shared`. Without srcs of its own, NAME's source is folder/NAME.cc. A
+        key may be x/NAME: then it is folder/x/NAME.cc.
       folder: of the sources, in the calling package.
       shared: arguments of all rows.
       alternatives: lists of arguments of which one takes the place of another.
@@ -240,12 +243,15 @@ def expand_table(macro, what, tests, folder, shared, alternatives = []):
     for argument in ["name", "srcs"]:
         if argument in shared:
             fail("%s: %s cannot be shared; give it in tests" % (what, argument))
-    for name, own in tests.items():
+    for key, own in tests.items():
+        name = key.rpartition("/")[2]
         if type(own) != "dict":
             fail("%s: %r, expected the arguments of this test, {argument: value}" % (name, own))
         if "name" in own:
             fail("%s: has a second name, %r; its key in tests is its name" % (name, own["name"]))
-        arguments = {"srcs": ["%s/%s.cc" % (folder, name) if folder else name + ".cc"]}
+        if name != key and "srcs" in own:
+            fail("%s: has srcs, so that its key in tests needs no folder" % key)
+        arguments = {"srcs": ["%s/%s.cc" % (folder, key) if folder else key + ".cc"]}
         replaced = []
         for some in alternatives:
             if [argument for argument in some if argument in own]:
@@ -260,13 +266,12 @@ def sherd_cc_tests(tests, folder = "", **kwargs):
     """Several sherd_cc_tests that share what they need, as a table.
 
         sherd_cc_tests(
-            folder = "store",
             tests = {
+                "store/store_test": {"size": "medium"},
                 "store_parts_test": {"srcs": [
                     "store/store_session_test.cc",
                     "store/store_protocol_test.cc",
                 ]},
-                "store_test": {"size": "medium"},
             },
             deps = [":store"],
         )
@@ -274,7 +279,7 @@ def sherd_cc_tests(tests, folder = "", **kwargs):
     Args:
       tests: {name: arguments of its own}, as for sherd_cc_test. They take the
         place of those that all share. Without srcs of its own, NAME's source is
-        folder/NAME.cc.
+        folder/NAME.cc. A key may be x/NAME: then it is folder/x/NAME.cc.
       folder: of the sources, in this package.
       **kwargs: what all share, as for sherd_cc_test.
     """

@@ -93,6 +93,7 @@ class MacrosTest(unittest.TestCase):
                          (["in/a.cc"], ["e.h", "in/a.h", "in/d.h"]))
         self.assertEqual(self.room(*files, rooms=["in", "in/deeper"], without=["in/a.*"]),
                          (["in/deeper/c.cc"], ["in/d.h"]))
+        self.assertEqual(self.room(*files, rooms=["."]), ([], ["e.h"]))
         self.assertEqual(self.room(*files), ([], []))
 
     def test_rooms_and_exceptions_that_do_not_exist_are_refused(self):
@@ -133,6 +134,9 @@ class MacrosTest(unittest.TestCase):
              self.table({"a_test": {}, "b_test": own}, folder="in").items()},
             {"a_test": ["in/a_test.cc"], "b_test": ["b.cc", "c.cc"]})
         self.assertEqual(self.table({"a_test": {}})["a_test"]["srcs"], ["a_test.cc"])
+        self.assertEqual(self.table({"in/a_test": {}})["a_test"]["srcs"], ["in/a_test.cc"])
+        self.assertEqual(self.table({"b/a_test": {}}, folder="in")["a_test"]["srcs"],
+                         ["in/b/a_test.cc"])
 
     def test_each_bad_table_is_refused_with_what_was_expected(self):
         for tests, shared, text in [
@@ -142,6 +146,7 @@ class MacrosTest(unittest.TestCase):
                 ({"a": {}}, {"name": "a"}, "sherd_cc_tests: name cannot be shared; give it"),
                 ({"a": ["b.cc"]}, {}, "a: ['b.cc'], expected the arguments of this test"),
                 ({"a": {"name": "b"}}, {}, "a: has a second name, b; its key in tests is its"),
+                ({"in/a": {"srcs": ["b.cc"]}}, {}, "in/a: has srcs, so that its key in tests"),
         ]:
             with self.assertRaises(Failure, msg=text) as caught:
                 self.table(tests, **shared)
