@@ -1,21 +1,19 @@
 #!/usr/bin/env python3
 """Bench's measurements of PyTorch's RPC over TensorPipe.
 
-Brings its own workers, as forks of this process. Writes what program_report.h
-reads. Works, as rpc_work.h has them: round_trip, round_trip_one_core, calls,
-fetch, busy. A fetch makes a new tensor: there is no call that fills one.
+Its workers are ranks of torch_ranks.py. Works, as rpc_work.h has them:
+round_trip, round_trip_one_core, calls, fetch, busy. A fetch makes a new tensor:
+there is no call that fills one.
 """
 
-import argparse
 import collections
-import ctypes
 import multiprocessing
 import os
-import signal
 import statistics
 import sys
 import time
-import traceback
+
+from torch_ranks import WrongResult, argument_parser, run_ranks
 
 ROUND_TRIPS = 200
 CALLS = 1000
@@ -26,24 +24,6 @@ COMPUTE_SECONDS = 500e-6
 
 # What other workers fetch from this one.
 served = None
-
-
-class WrongResult(Exception):
-    pass
-
-
-def die_with_parent(parent):
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def write_lines(path, lines):
-    # A reader finds all of it or none.
-    with open(path + ".part", "w", encoding="utf-8") as file:
-        file.write("".join(line + "\n" for line in lines))
-    os.rename(path + ".part", path)
 
 
 def echo(message):
@@ -129,7 +109,7 @@ WORKS = {
 
 
 def run_rank(args, barrier, times, rank):
-    """Makes the calls; rank 0 returns their seconds."""
+    """Makes the calls; rank 0 returns their lines of the report."""
     if args.work.startswith("round_trip"):
         cores = sorted(os.sched_getaffinity(0), reverse=True)
         place = 0 if args.work.endswith("_one_core") else rank % len(cores)
@@ -156,66 +136,18 @@ def run_rank(args, barrier, times, rank):
         barrier.wait()
         seconds.append(max(times))
     barrier.wait()
-    return seconds
-
-
-def rank_process(args, barrier, times, rank, parent):
-    die_with_parent(parent)
-    code = 1
-    try:
-        seconds = run_rank(args, barrier, times, rank)
-        if rank == 0:
-            lines = [f"call {s!r}" for s in seconds]
-            write_lines(f"{args.report}.good", lines + ["extra 0"] * args.world)
-        code = 0
-    except WrongResult as error:
-        write_lines(f"{args.report}.bad", [f"wrong rank {rank}: {error}"])
-    except Exception as error:
-        traceback.print_exc()
-        text = " ".join(str(error).split())[:300]
-        text = f"failed rank {rank}: {type(error).__name__}: {text}"
-        write_lines(f"{args.report}.bad", [text])
-    sys.stderr.flush()
-    # Not the end of the interpreter: it waits for PyTorch's threads.
-    os._exit(code)
-
-
-def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work", required=True, choices=WORKS)
-    parser.add_argument("--bytes", required=True, type=int)
-    parser.add_argument("--world", required=True, type=int)
-    parser.add_argument("--calls", required=True, type=int)
-    parser.add_argument("--report", required=True)
-    return parser.parse_args()
+    return [f"call {s!r}" for s in seconds] + ["extra 0"] * args.world
 
 
 def main():
-    args = parse_arguments()
+    parser = argument_parser(__doc__)
+    parser.add_argument("--work", required=True, choices=WORKS)
+    parser.add_argument("--bytes", required=True, type=int)
+    args = parser.parse_args()
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(args.world)
     times = context.Array("d", args.world, lock=False)
-    parent = os.getpid()
-    ranks = set()
-    for rank in range(args.world):
-        pid = os.fork()
-        if pid == 0:
-            rank_process(args, barrier, times, rank, parent)
-        ranks.add(pid)
-    good = True
-    while ranks:
-        pid, status = os.wait()
-        ranks.discard(pid)
-        if status != 0 and good:
-            good = False
-            # The others wait for it.
-            for other in ranks:
-                os.kill(other, signal.SIGKILL)
-    outcome = f"{args.report}.good" if good else f"{args.report}.bad"
-    if not os.path.exists(outcome):
-        write_lines(outcome, ["failed a rank ended without a word"])
-    os.rename(outcome, args.report)
-    return 0 if good else 1
+    return run_ranks(args, lambda rank: run_rank(args, barrier, times, rank))
 
 
 if __name__ == "__main__":

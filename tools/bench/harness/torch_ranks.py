@@ -127,11 +127,11 @@ def write_lines(path, lines):
     os.rename(part, path)
 
 
-def rank_process(torch, board, args, rank, parent, make_work):
+def rank_process(args, rank, parent, lines_of_rank):
     die_with_parent(parent)
     code = 1
     try:
-        lines = run_rank(torch, board, args, rank, make_work)
+        lines = lines_of_rank(rank)
         if rank == 0:
             write_lines(f"{args.report}.good", lines)
         code = 0
@@ -148,26 +148,17 @@ def rank_process(torch, board, args, rank, parent, make_work):
     os._exit(code)
 
 
-def measure(args, make_work, modules=()):
-    """Starts the ranks, which make the calls; returns the exit code.
+def run_ranks(args, lines_of_rank):
+    """Runs lines_of_rank(rank) in a process per rank; returns the exit code.
 
-    Modules are imported before: their memory is not that of tables.
+    The report is what rank 0 returns, or why a rank failed.
     """
-    for module in ("torch", "torch.distributed", *modules):
-        try:
-            importlib.import_module(module)
-        except Exception as error:
-            text = " ".join(str(error).split())[:300]
-            write_lines(args.report, [f"failed import {module}: {text}"])
-            return 1
-    torch = sys.modules["torch"]
-    board = Board(args.world)
     parent = os.getpid()
     ranks = set()
     for rank in range(args.world):
         pid = os.fork()
         if pid == 0:
-            rank_process(torch, board, args, rank, parent, make_work)
+            rank_process(args, rank, parent, lines_of_rank)
         ranks.add(pid)
     good = True
     while ranks:
@@ -183,6 +174,25 @@ def measure(args, make_work, modules=()):
         write_lines(outcome, ["failed a rank ended without a word"])
     os.rename(outcome, args.report)
     return 0 if good else 1
+
+
+def measure(args, make_work, modules=()):
+    """Starts the ranks, which make the calls; returns the exit code.
+
+    Modules are imported before: their memory is not that of tables.
+    """
+    for module in ("torch", "torch.distributed", *modules):
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            text = " ".join(str(error).split())[:300]
+            write_lines(args.report, [f"failed import {module}: {text}"])
+            return 1
+    torch = sys.modules["torch"]
+    board = Board(args.world)
+    return run_ranks(
+        args, lambda rank: run_rank(torch, board, args, rank, make_work)
+    )
 
 
 def argument_parser(description):
