@@ -142,8 +142,8 @@ MATCHER_P2(StatusIs, code, message,
 // Matches a Status or StatusOr whose ErrorInfo::rank, where the error happened,
 // is `rank`, a number or a matcher:
 //
-//   AllOf(StatusIs(StatusCode::kUnavailable), BlamesRank(2))
-MATCHER_P(BlamesRank, rank, internal::DescribeRank(rank, negation)) {
+//   AllOf(StatusIs(StatusCode::kUnavailable), HasErrorRank(2))
+MATCHER_P(HasErrorRank, rank, internal::DescribeRank(rank, negation)) {
   const std::optional<int> named = ErrorRank(internal::StatusOf(arg));
   *result_listener << internal::ExplainErrorRank(named);
   return named.has_value() &&

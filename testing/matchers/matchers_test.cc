@@ -93,32 +93,34 @@ TEST(MatchersTest, StatusIsTakesAMatcherOfTheCode) {
       "substring \"x\"");
 }
 
-TEST(MatchersTest, BlamesRankLooksAtTheErrorInfo) {
+TEST(MatchersTest, HasErrorRankLooksAtTheErrorInfo) {
   const absl::Status status = WithRank(absl::UnavailableError("lost"), 2);
-  EXPECT_THAT(status, BlamesRank(2));
-  EXPECT_THAT(status, Not(BlamesRank(1)));
-  EXPECT_THAT(WithRank(absl::UnavailableError("lost"), 0), BlamesRank(0));
-  EXPECT_THAT(status, BlamesRank(AnyOf(1, 2)));
-  EXPECT_THAT(status, Not(BlamesRank(Gt(2))));
-  EXPECT_THAT(absl::StatusOr<int>(status), BlamesRank(2));
-  EXPECT_THAT(absl::UnavailableError("rank 2"), Not(BlamesRank(2)));
-  EXPECT_THAT(absl::UnavailableError("rank 2"), Not(BlamesRank(Not(2))));
-  EXPECT_THAT(absl::OkStatus(), Not(BlamesRank(0)));
-  EXPECT_THAT(absl::StatusOr<int>(3), Not(BlamesRank(0)));
+  EXPECT_THAT(status, HasErrorRank(2));
+  EXPECT_THAT(status, Not(HasErrorRank(1)));
+  EXPECT_THAT(WithRank(absl::UnavailableError("lost"), 0), HasErrorRank(0));
+  EXPECT_THAT(status, HasErrorRank(AnyOf(1, 2)));
+  EXPECT_THAT(status, Not(HasErrorRank(Gt(2))));
+  EXPECT_THAT(absl::StatusOr<int>(status), HasErrorRank(2));
+  EXPECT_THAT(absl::UnavailableError("rank 2"), Not(HasErrorRank(2)));
+  EXPECT_THAT(absl::UnavailableError("rank 2"), Not(HasErrorRank(Not(2))));
+  EXPECT_THAT(absl::OkStatus(), Not(HasErrorRank(0)));
+  EXPECT_THAT(absl::StatusOr<int>(3), Not(HasErrorRank(0)));
 }
 
-TEST(MatchersTest, BlamesRankExplainsWhichRankIsNamed) {
+TEST(MatchersTest, HasErrorRankExplainsWhichRankIsNamed) {
   const absl::Status status = WithRank(absl::UnavailableError("lost"), 2);
-  EXPECT_EQ(Explain<absl::Status>(BlamesRank(1), status), "which names rank 2");
-  EXPECT_EQ(Explain<absl::Status>(BlamesRank(1), absl::OkStatus()),
-            "which names no rank");
-  EXPECT_EQ(Explain<absl::StatusOr<int>>(BlamesRank(1), status),
+  EXPECT_EQ(Explain<absl::Status>(HasErrorRank(1), status),
             "which names rank 2");
-  EXPECT_EQ(Describe<absl::Status>(BlamesRank(1)), "names rank 1");
-  EXPECT_EQ(Describe<absl::Status>(Not(BlamesRank(1))), "does not name rank 1");
-  EXPECT_EQ(Describe<absl::Status>(BlamesRank(Gt(2))),
+  EXPECT_EQ(Explain<absl::Status>(HasErrorRank(1), absl::OkStatus()),
+            "which names no rank");
+  EXPECT_EQ(Explain<absl::StatusOr<int>>(HasErrorRank(1), status),
+            "which names rank 2");
+  EXPECT_EQ(Describe<absl::Status>(HasErrorRank(1)), "names rank 1");
+  EXPECT_EQ(Describe<absl::Status>(Not(HasErrorRank(1))),
+            "does not name rank 1");
+  EXPECT_EQ(Describe<absl::Status>(HasErrorRank(Gt(2))),
             "names a rank that is > 2");
-  EXPECT_EQ(Describe<absl::Status>(Not(BlamesRank(Gt(2)))),
+  EXPECT_EQ(Describe<absl::Status>(Not(HasErrorRank(Gt(2)))),
             "names no rank or one that isn't > 2");
 }
 

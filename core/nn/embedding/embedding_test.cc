@@ -30,7 +30,7 @@
 namespace sherd {
 namespace {
 
-using ::sherd::testing::BlamesRank;
+using ::sherd::testing::HasErrorRank;
 using ::sherd::testing::IsOk;
 using ::sherd::testing::ModelLookUp;
 using ::sherd::testing::RunLocalRanks;
@@ -246,7 +246,7 @@ TEST(EmbeddingTest, AWrongInputOfOneRankIsTheErrorOfAll) {
       for (const auto& [inputs, phrase] : wrong) {
         EXPECT_THAT(
             collection->Call({group.rank() == 2 ? inputs : all}).status(),
-            AllOf(StatusIs(kInvalid, phrase), BlamesRank(2)));
+            AllOf(StatusIs(kInvalid, phrase), HasErrorRank(2)));
       }
       EXPECT_THAT(collection->Call({all}), IsOk());
     }
@@ -286,7 +286,7 @@ TEST(EmbeddingTest, AnErrorOfAReplacedChildIsThatOfAllRanks) {
     wrapped[3]->fails = group.rank() == 2;
     EXPECT_THAT(collection->Call({Ids(0)}).status(),
                 AllOf(StatusIs(absl::StatusCode::kDataLoss, "\"t3\": wrapped"),
-                      BlamesRank(2)));
+                      HasErrorRank(2)));
     wrapped[3]->fails = false;
     EXPECT_THAT(collection->Call({Ids(0)}), IsOk());
   });
@@ -306,7 +306,7 @@ TEST(EmbeddingTest, AnErrorOfAHookIsThatOfAllRanks) {
     }
     EXPECT_THAT(collection->Call({Ids(0)}).status(),
                 AllOf(StatusIs(absl::StatusCode::kDataLoss, "\"t3\": a hook"),
-                      BlamesRank(2)));
+                      HasErrorRank(2)));
     EXPECT_THAT(group.Barrier(), IsOk());
   });
 }
@@ -340,7 +340,7 @@ TEST(EmbeddingTest, AWeightThatIsNotATensorOnOneRankIsTheErrorOfAll) {
         collection->Call({Ids(0)}).status(),
         AllOf(StatusIs(kInvalid,
                        "Expected t4.weight to be a Tensor, but found list"),
-              BlamesRank(2)));
+              HasErrorRank(2)));
   });
 }
 

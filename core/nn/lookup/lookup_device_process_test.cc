@@ -41,12 +41,12 @@
 namespace sherd {
 namespace {
 
-using ::sherd::testing::BlamesRank;
 using ::sherd::testing::CaseCount;
 using ::sherd::testing::CheckRandomLookUp;
 using ::sherd::testing::CheckReferenceLookUps;
 using ::sherd::testing::DriverLibrary;
 using ::sherd::testing::FailAt;
+using ::sherd::testing::HasErrorRank;
 using ::sherd::testing::IsOk;
 using ::sherd::testing::ModelLookUp;
 using ::sherd::testing::RandomSeed;
@@ -344,7 +344,7 @@ SHERD_DIST_TEST_F(LookUpDeviceFailureTest, ARankThatFailsEndsTheCallOnAll) {
   if (rank() == kFailedRank) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss, "look_up: gone"));
   } else {
-    EXPECT_THAT(status, BlamesRank(kFailedRank));
+    EXPECT_THAT(status, HasErrorRank(kFailedRank));
   }
   EXPECT_FALSE(group().health().ok());
 }
@@ -365,7 +365,7 @@ SHERD_DIST_TEST_F(LookUpDeviceFailureTest, ADeviceThatFailsEndsTheCallOnAll) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
                                  "look_up: cuLaunchKernel"));
   } else {
-    EXPECT_THAT(status, BlamesRank(kFailedRank));
+    EXPECT_THAT(status, HasErrorRank(kFailedRank));
   }
   EXPECT_FALSE(group().health().ok());
 }

@@ -33,10 +33,10 @@
 namespace sherd {
 namespace {
 
-using ::sherd::testing::BlamesRank;
 using ::sherd::testing::FailAllocationAt;
 using ::sherd::testing::FailAt;
 using ::sherd::testing::FakeDevice;
+using ::sherd::testing::HasErrorRank;
 using ::sherd::testing::IsOk;
 using ::sherd::testing::ModelLookUp;
 using ::sherd::testing::RunLocalRanks;
@@ -283,7 +283,7 @@ TEST(LookUpErrorsTest, OutputsThatDoNotFit) {
       if (group.rank() == kFailedRank) outputs[1] = output;
       EXPECT_THAT(LookUpInto(Valid(), absl::MakeSpan(outputs)),
                   AllOf(StatusIs(kInvalid, "rank 1: table 1: the output needs"),
-                        BlamesRank(kFailedRank)));
+                        HasErrorRank(kFailedRank)));
       EXPECT_FALSE(outputs[0].defined());
     }
     std::vector<Tensor> outputs(1);
@@ -380,7 +380,7 @@ TEST(LookUpErrorsTest, ARankWithoutMemoryIsTheSameErrorOnAll) {
       }
       EXPECT_THAT(status, AllOf(StatusIs(absl::StatusCode::kResourceExhausted,
                                          "rank 1"),
-                                BlamesRank(kFailedRank)));
+                                HasErrorRank(kFailedRank)));
     }
     EXPECT_THAT(LookUp(lookups), IsOk());
   });
@@ -422,7 +422,7 @@ TEST(LookUpErrorsTest, ARankThatFailsWhileOthersReadIsTheSameErrorOnAll) {
         ASSERT_THAT(group.Barrier(), IsOk());
       }
       EXPECT_THAT(status, AllOf(StatusIs(absl::StatusCode::kDataLoss, "gone"),
-                                BlamesRank(kFailedRank)));
+                                HasErrorRank(kFailedRank)));
       EXPECT_THAT(LookUp(lookups), IsOk());
     });
   }
@@ -454,7 +454,7 @@ TEST(LookUpErrorsTest, ARankThatStaysAwayIsNamed) {
       EXPECT_THAT(
           LookUp(lookups, {.timeout = absl::Seconds(20), .direct = direct})
               .status(),
-          BlamesRank(kFailedRank));
+          HasErrorRank(kFailedRank));
     });
   }
 }

@@ -26,7 +26,7 @@
 namespace sherd {
 namespace {
 
-using ::sherd::testing::BlamesRank;
+using ::sherd::testing::HasErrorRank;
 using ::sherd::testing::IsOk;
 using ::sherd::testing::ModelLookUp;
 using ::sherd::testing::RunLocalRanks;
@@ -178,8 +178,9 @@ TEST_F(OwnOpsTest, AnErrorOfOneRankIsThatOfAllAndOutputsAreAsBefore) {
       for (const std::vector<TableLookUp>& others : Others()) {
         const auto lookups = WithOwn(group.rank(), c.ids, others);
         GivenOutputs given(lookups.size());
-        EXPECT_THAT(LookUpInto(lookups, absl::MakeSpan(given.outputs)),
-                    AllOf(StatusIs(c.code, c.phrase), BlamesRank(kFailedRank)));
+        EXPECT_THAT(
+            LookUpInto(lookups, absl::MakeSpan(given.outputs)),
+            AllOf(StatusIs(c.code, c.phrase), HasErrorRank(kFailedRank)));
         given.ExpectAsBefore();
       }
     }
@@ -198,14 +199,14 @@ TEST_F(OwnOpsTest, AWrongArgumentOfOneRankIsTheErrorOfAll) {
                                               : absl::OkStatus(),
                                         lookups, absl::MakeSpan(given.outputs)),
                   AllOf(StatusIs(absl::StatusCode::kNotFound, "no input"),
-                        BlamesRank(kFailedRank)));
+                        HasErrorRank(kFailedRank)));
       given.ExpectAsBefore();
       // An output that does not fit.
       GivenOutputs wrong(lookups.size());
       if (fails) wrong.outputs[0] = Tensor::Zeros({1}).value();
       EXPECT_THAT(LookUpInto(lookups, absl::MakeSpan(wrong.outputs)),
                   AllOf(StatusIs(kInvalid, "rank 1: table 0: the output needs"),
-                        BlamesRank(kFailedRank)));
+                        HasErrorRank(kFailedRank)));
       wrong.ExpectAsBefore();
       if (others.empty()) continue;
       auto with_bad_id = lookups;
@@ -216,7 +217,7 @@ TEST_F(OwnOpsTest, AWrongArgumentOfOneRankIsTheErrorOfAll) {
                   AllOf(StatusIs(kInvalid,
                                  "look_up: rank 1: table 1: Index out of range "
                                  "in Input"),
-                        BlamesRank(kFailedRank)));
+                        HasErrorRank(kFailedRank)));
     }
     // A table less.
     auto lookups = WithOwn(group.rank(), 4, {});
@@ -235,9 +236,9 @@ TEST_F(OwnOpsTest, ACallWithoutTheirTablesIsAsWithoutThem) {
     EXPECT_THAT(given,
                 TensorBitwiseEq(ModelLookUp(Whole(), lookups[0].bags, {})));
     if (group.rank() == kFailedRank) outputs[0] = Tensor::Zeros({4}).value();
-    EXPECT_THAT(
-        LookUpInto(lookups, absl::MakeSpan(outputs)),
-        AllOf(StatusIs(kInvalid, "the output needs"), BlamesRank(kFailedRank)));
+    EXPECT_THAT(LookUpInto(lookups, absl::MakeSpan(outputs)),
+                AllOf(StatusIs(kInvalid, "the output needs"),
+                      HasErrorRank(kFailedRank)));
   });
 }
 
@@ -252,7 +253,7 @@ TEST_F(OwnOpsTest, OutputsOfOtherTablesThatDoNotFit) {
       }
       EXPECT_THAT(LookUpInto(lookups, absl::MakeSpan(given.outputs)),
                   AllOf(StatusIs(kInvalid, "rank 1: table 1: the output needs"),
-                        BlamesRank(kFailedRank)));
+                        HasErrorRank(kFailedRank)));
       given.ExpectAsBefore();
     }
   });
@@ -268,7 +269,7 @@ TEST_F(OwnOpsTest, AnOutputOnAnotherDeviceDoesNotFit) {
     outputs[1] = Tensor::Empty({0, 4}, {.device = device}).value();
     EXPECT_THAT(LookUpInto(lookups, absl::MakeSpan(outputs)),
                 AllOf(StatusIs(kInvalid, "rank 1: table 1: the output needs"),
-                      BlamesRank(kFailedRank)));
+                      HasErrorRank(kFailedRank)));
     EXPECT_FALSE(outputs[0].defined());
   });
 }

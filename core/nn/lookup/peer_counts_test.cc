@@ -26,8 +26,8 @@
 namespace sherd::internal {
 namespace {
 
-using ::sherd::testing::BlamesRank;
 using ::sherd::testing::CaseCount;
+using ::sherd::testing::HasErrorRank;
 using ::sherd::testing::IsOk;
 using ::sherd::testing::RandomSeed;
 using ::sherd::testing::RunLocalRanks;
@@ -47,7 +47,7 @@ TEST(PeerCountsTest, LengthsOfMessages) {
         ~uint64_t{0}, ~uint64_t{7}}) {
     EXPECT_THAT(
         CheckMessageLengths(1, {0, length}),
-        AllOf(StatusIs(kGarbled, "rank 1 sent the length"), BlamesRank(1)))
+        AllOf(StatusIs(kGarbled, "rank 1 sent the length"), HasErrorRank(1)))
         << length;
   }
 }
@@ -57,7 +57,7 @@ TEST(PeerCountsTest, NumbersOfIds) {
   for (const int64_t count : {int64_t{-1}, int64_t{11}, kLeast, kMost}) {
     EXPECT_THAT(
         CheckIdCounts({0, 10, count}, 10),
-        AllOf(StatusIs(kGarbled, "rank 2 sent the number"), BlamesRank(2)))
+        AllOf(StatusIs(kGarbled, "rank 2 sent the number"), HasErrorRank(2)))
         << count;
   }
 }
@@ -68,8 +68,9 @@ TEST(PeerCountsTest, Ids) {
   const std::vector<std::vector<int64_t>> garbled = {
       {-1}, {10}, {3, 3}, {3, 2}, {0, kMost}, {kLeast}, {kMost, 1}};
   for (const std::vector<int64_t>& ids : garbled) {
-    EXPECT_THAT(CheckIds(2, ids, 10),
-                AllOf(StatusIs(kGarbled, "rank 2 sent the id"), BlamesRank(2)));
+    EXPECT_THAT(
+        CheckIds(2, ids, 10),
+        AllOf(StatusIs(kGarbled, "rank 2 sent the id"), HasErrorRank(2)));
   }
 }
 
@@ -138,7 +139,7 @@ TEST(PeerCountsTest, MaxNormRefusesWhatAPeerSends) {
       table.options.max_norm = 1;
       ASSERT_THAT(table.bags.Set(kFloat32, 6, {ids}, table.options), IsOk());
       EXPECT_THAT(Renormalize(table, &group, {}, /*direct=*/true),
-                  AllOf(StatusIs(kGarbled, c.phrase), BlamesRank(1)));
+                  AllOf(StatusIs(kGarbled, c.phrase), HasErrorRank(1)));
       for (const Shard& shard : shards.local_shards()) {
         EXPECT_EQ(shard.tensor.data_as<float>()[0], 3.0F);
       }

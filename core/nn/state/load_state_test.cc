@@ -28,8 +28,8 @@
 namespace sherd {
 namespace {
 
-using ::sherd::testing::BlamesRank;
 using ::sherd::testing::Chunks;
+using ::sherd::testing::HasErrorRank;
 using ::sherd::testing::HasPattern;
 using ::sherd::testing::IsOk;
 using ::sherd::testing::PatternTensor;
@@ -380,9 +380,9 @@ TEST(LoadStateTest, ARankThatDoesNotMeetTheOthersIsNamedByItsNextCall) {
     const absl::Status status = LoadState(*model, state).status();
     if (group.rank() == 1) {
       EXPECT_THAT(status, IsOk());
-      EXPECT_THAT(group.Barrier(), BlamesRank(1));
+      EXPECT_THAT(group.Barrier(), HasErrorRank(1));
     } else {
-      EXPECT_THAT(status, BlamesRank(1));
+      EXPECT_THAT(status, HasErrorRank(1));
       EXPECT_TRUE(HasPattern(*weight.get_if<ShardedTensor>(), 1));
     }
   });

@@ -31,9 +31,9 @@
 namespace sherd {
 namespace {
 
-using ::sherd::testing::BlamesRank;
 using ::sherd::testing::FailAllocationAt;
 using ::sherd::testing::FailAt;
+using ::sherd::testing::HasErrorRank;
 using ::sherd::testing::IsOk;
 using ::sherd::testing::RunLocalRanks;
 using ::sherd::testing::ShardsOf;
@@ -293,7 +293,7 @@ TEST(UpdateErrorsTest, ARankWithoutMemoryIsTheSameErrorOnAll) {
         }
         EXPECT_THAT(status, AllOf(StatusIs(absl::StatusCode::kResourceExhausted,
                                            "rank 1"),
-                                  BlamesRank(kFailedRank)));
+                                  HasErrorRank(kFailedRank)));
         for (const TableLookUp& lookup : call.lookups) {
           ExpectUnchanged(lookup.table);
         }
@@ -357,7 +357,7 @@ TEST(PeerBytesTest, ALengthBeyondTheMemoryOfAPeerIsRefused) {
     for (uint64_t& word : notes) word = word == 104 ? uint64_t{1} << 40 : word;
     EXPECT_THAT(bytes.Read(group.rank(), notes, kWords, found),
                 AllOf(StatusIs(absl::StatusCode::kDataLoss, "the length"),
-                      BlamesRank(1 - group.rank())));
+                      HasErrorRank(1 - group.rank())));
     // No rank frees what the other one reads.
     EXPECT_THAT(group.Barrier(), IsOk());
   });
@@ -396,7 +396,7 @@ TEST(UpdateErrorsTest, ARankThatCannotMapSumsMakesLaterCallsUseMessages) {
     ASSERT_THAT(group.Barrier(), IsOk());
     EXPECT_THAT(Step(call),
                 AllOf(StatusIs(absl::StatusCode::kResourceExhausted, "full"),
-                      BlamesRank(kFailedRank)));
+                      HasErrorRank(kFailedRank)));
     for (const TableLookUp& lookup : call.lookups) {
       ExpectUnchanged(lookup.table);
     }
@@ -434,7 +434,7 @@ TEST(UpdateErrorsTest, ARankThatStaysAwayIsNamed) {
       call.options.timeout = absl::Seconds(20);
       ASSERT_THAT(Step(call), IsOk());
       if (group.rank() == kFailedRank) return;
-      EXPECT_THAT(Step(call), BlamesRank(kFailedRank));
+      EXPECT_THAT(Step(call), HasErrorRank(kFailedRank));
     });
   }
 }

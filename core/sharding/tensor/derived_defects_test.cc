@@ -34,8 +34,8 @@
 namespace sherd {
 namespace {
 
-using ::sherd::testing::BlamesRank;
 using ::sherd::testing::FillPattern;
+using ::sherd::testing::HasErrorRank;
 using ::sherd::testing::HasPattern;
 using ::sherd::testing::IsOk;
 using ::sherd::testing::IsOkAndHolds;
@@ -123,7 +123,7 @@ SHERD_DIST_TEST_F(DerivedDefectsTest, AResultElsewhereIsNamedAsWhatItIs) {
   EXPECT_THAT(tensor.Gather(0, out),
               AllOf(StatusIs(kInvalid,
                              "must NOT be specified on non-destination ranks"),
-                    BlamesRank(2)));
+                    HasErrorRank(2)));
   EXPECT_TRUE(HasPattern(tensor));
 }
 
@@ -233,7 +233,7 @@ SHERD_DIST_TEST_F(DerivedDefectsTest, CopyFromIsRefusedOnAllRanksOrNone) {
   const absl::Status status = mine.CopyFrom(source);
   EXPECT_THAT(status,
               StatusIs(absl::StatusCode::kFailedPrecondition, "rank 1"));
-  EXPECT_THAT(status, BlamesRank(1));
+  EXPECT_THAT(status, HasErrorRank(1));
   EXPECT_THAT(group().Barrier(), IsOk());
   EXPECT_TRUE(HasPattern(source));
 }

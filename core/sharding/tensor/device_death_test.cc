@@ -18,8 +18,8 @@
 namespace sherd {
 namespace {
 
-using ::sherd::testing::BlamesRank;
 using ::sherd::testing::FillPattern;
+using ::sherd::testing::HasErrorRank;
 using ::sherd::testing::HasPattern;
 using ::sherd::testing::IsOk;
 using ::sherd::testing::KillRankAt;
@@ -48,7 +48,7 @@ SHERD_DIST_TEST_F(DeviceDeathTest, IsNamedAndTheSourceStays) {
   // Queued work reports the error later.
   if (status.ok()) status = group().Synchronize();
   EXPECT_FALSE(status.ok());
-  EXPECT_THAT(status, BlamesRank(kFailedRank));
+  EXPECT_THAT(status, HasErrorRank(kFailedRank));
   EXPECT_FALSE(group().health().ok());
   EXPECT_TRUE(HasPattern(source));
   // The survivors continue with their shards.

@@ -35,8 +35,8 @@
 namespace sherd {
 namespace {
 
-using ::sherd::testing::BlamesRank;
 using ::sherd::testing::FillPattern;
+using ::sherd::testing::HasErrorRank;
 using ::sherd::testing::HasPattern;
 using ::sherd::testing::IsOk;
 using ::sherd::testing::IsOkAndHolds;
@@ -368,7 +368,7 @@ SHERD_DIST_TEST_F(DeviceTensorTest, ErrorsAreTheSameOnAllRanks) {
   EXPECT_THAT(
       tensor.Reshard(nowhere),
       ::testing::AllOf(StatusIs(absl::StatusCode::kOutOfRange, "rank 1"),
-                       BlamesRank(1)));
+                       HasErrorRank(1)));
   EXPECT_THAT(tensor.To(Device{DeviceType::kCuda, 99}),
               StatusIs(absl::StatusCode::kOutOfRange));
   NoMemory full(Own());
@@ -376,10 +376,10 @@ SHERD_DIST_TEST_F(DeviceTensorTest, ErrorsAreTheSameOnAllRanks) {
       tensor.Reshard(Chunks(1), {.allocator = rank() == 2 ? &full : nullptr}),
       ::testing::AllOf(
           StatusIs(absl::StatusCode::kResourceExhausted, "device is full"),
-          BlamesRank(2)));
+          HasErrorRank(2)));
   EXPECT_THAT(tensor.Clone(rank() == 2 ? &full : nullptr),
               ::testing::AllOf(StatusIs(absl::StatusCode::kResourceExhausted),
-                               BlamesRank(2)));
+                               HasErrorRank(2)));
   Tensor out;
   if (rank() == 0) {
     out = Tensor::Empty({8, 6}, {.device = {DeviceType::kMeta}}).value();

@@ -26,12 +26,12 @@
 namespace sherd {
 namespace {
 
-using ::sherd::testing::BlamesRank;
 using ::sherd::testing::CallAt;
 using ::sherd::testing::FailAllocationAt;
 using ::sherd::testing::FakeDevice;
 using ::sherd::testing::FaultOptions;
 using ::sherd::testing::FillPattern;
+using ::sherd::testing::HasErrorRank;
 using ::sherd::testing::HasPattern;
 using ::sherd::testing::IsOk;
 using ::sherd::testing::RegisterFakeDeviceBackend;
@@ -85,7 +85,7 @@ TEST_P(DeviceMoveFailuresTest, AFullDeviceIsTheSameErrorOnAllRanks) {
           EXPECT_THAT(status, ::testing::AllOf(
                                   StatusIs(absl::StatusCode::kResourceExhausted,
                                            absl::StrCat("rank ", kFailedRank)),
-                                  BlamesRank(kFailedRank)));
+                                  HasErrorRank(kFailedRank)));
           EXPECT_EQ(tensor.local_shards()[0].tensor.data(), data);
           EXPECT_TRUE(HasPattern(tensor));
           EXPECT_THAT(tensor.Reshard(Chunks(1)), IsOk());

@@ -36,10 +36,10 @@
 namespace sherd {
 namespace {
 
-using ::sherd::testing::BlamesRank;
 using ::sherd::testing::FailAllocationAt;
 using ::sherd::testing::FailAt;
 using ::sherd::testing::FillPattern;
+using ::sherd::testing::HasErrorRank;
 using ::sherd::testing::HasPattern;
 using ::sherd::testing::IsOk;
 using ::sherd::testing::KillRankAt;
@@ -145,7 +145,7 @@ SHERD_DIST_TEST_F(MoveFailuresTest, ARankOutOfMemoryIsTheSameErrorOnAll) {
       }
       EXPECT_THAT(status, AllOf(StatusIs(absl::StatusCode::kResourceExhausted,
                                          absl::StrCat("rank ", kFailedRank)),
-                                BlamesRank(kFailedRank)));
+                                HasErrorRank(kFailedRank)));
       ExpectUnchanged(tensor, before);
       // The group is usable.
       EXPECT_THAT(move.run(tensor, {.direct = direct}), IsOk());
@@ -238,7 +238,7 @@ SHERD_DIST_TEST_F(MoveFailuresTest,
     const absl::Status status = move.run(tensor, {});
     EXPECT_THAT(status,
                 AllOf(StatusIs(kInvalid, absl::StrCat("rank ", kFailedRank)),
-                      BlamesRank(kFailedRank)));
+                      HasErrorRank(kFailedRank)));
     ExpectUnchanged(tensor, before);
     EXPECT_THAT(tensor.Reshard(Chunks(1)), IsOk());
     EXPECT_TRUE(HasPattern(tensor));
@@ -261,7 +261,7 @@ SHERD_DIST_TEST_F(MoveFailuresTest, ARankThatDoesNotCallIsNamedAtTheDeadline) {
           move.run(tensor, {.timeout = absl::Seconds(1)});
       EXPECT_THAT(status, AllOf(StatusIs(absl::StatusCode::kDeadlineExceeded,
                                          absl::StrCat("rank ", kFailedRank)),
-                                BlamesRank(kFailedRank)));
+                                HasErrorRank(kFailedRank)));
       EXPECT_THAT(mine->Barrier(),
                   StatusIs(absl::StatusCode::kFailedPrecondition));
     }
@@ -307,11 +307,11 @@ SHERD_DIST_TEST_P(DyingMemberTest, IsNamedAndTheSourceStays) {
       Chunks(1), {.max_staging_bytes = 4096, .direct = death.direct});
   EXPECT_THAT(status, AllOf(StatusIs(absl::StatusCode::kUnavailable,
                                      absl::StrCat("rank ", kFailedRank)),
-                            BlamesRank(kFailedRank)));
+                            HasErrorRank(kFailedRank)));
   ExpectUnchanged(tensor, before);
   EXPECT_THAT(group().Barrier(),
               AllOf(StatusIs(absl::StatusCode::kFailedPrecondition),
-                    BlamesRank(kFailedRank)));
+                    HasErrorRank(kFailedRank)));
   // The survivors continue with their shards.
   SHERD_ASSERT_OK_AND_ASSIGN(const auto rest, group().NewGroup({0, 2}));
   SHERD_ASSERT_OK_AND_ASSIGN(
@@ -355,7 +355,7 @@ SHERD_DIST_TEST_F(MoveFailuresTest, AFailedCopyOnOneRankIsTheSameErrorOnAll) {
   }
   EXPECT_FALSE(status.ok());
   EXPECT_THAT(std::string(status.message()), HasSubstr("planted"));
-  EXPECT_THAT(status, BlamesRank(kFailedRank));
+  EXPECT_THAT(status, HasErrorRank(kFailedRank));
   ExpectUnchanged(tensor, before);
 }
 
