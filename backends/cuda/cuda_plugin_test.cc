@@ -1,9 +1,7 @@
 #include "sherd/backends/cuda/cuda_plugin.h"
 
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
-#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,28 +13,13 @@
 #include "sherd/backends/cuda/driver_api.h"
 #include "sherd/backends/cuda/emulated_driver.h"
 #include "sherd/backends/device_abi.h"
-
-namespace {
-// Of this thread. Those of the emulated driver do not count (Uncounted).
-thread_local int64_t num_allocations = 0;
-}  // namespace
-
-// Not inline, or GCC takes malloc and delete for a pair.
-__attribute__((noinline)) void* operator new(size_t bytes) {
-  ++num_allocations;
-  void* const data = std::malloc(bytes);
-  if (data == nullptr) std::abort();
-  return data;
-}
-__attribute__((noinline)) void operator delete(void* data) noexcept {
-  std::free(data);
-}
-__attribute__((noinline)) void operator delete(void* data, size_t) noexcept {
-  std::free(data);
-}
+#include "sherd/testing/kits/allocation_counter.h"
 
 namespace sherd::internal {
 namespace {
+
+using ::sherd::testing::AllocationsOfThisThread;
+using ::sherd::testing::UncountedAllocations;
 
 // A function of the driver, whose allocations are not the plugin's.
 template <auto kFunction, typename Function>
@@ -44,10 +27,8 @@ struct Uncounted;
 template <auto kFunction, typename... Parameters>
 struct Uncounted<kFunction, CUresult (*)(Parameters...)> {
   static CUresult Call(Parameters... parameters) {
-    const int64_t before = num_allocations;
-    const CUresult result = (EmulatedDriver::cuda().*kFunction)(parameters...);
-    num_allocations = before;
-    return result;
+    const UncountedAllocations uncounted;
+    return (EmulatedDriver::cuda().*kFunction)(parameters...);
   }
 };
 
@@ -356,31 +337,30 @@ TEST_F(CudaPluginTest, HotCallsMakeFewDriverCallsAndAllocateNothing) {
   void* const data = Allocate(1, 8, stream);
 
   driver_.ForgetCalls();
-  num_allocations = 0;
+  int64_t before = AllocationsOfThisThread();
   EXPECT_EQ(plugin_.RecordEvent(1, event, stream, &error_), SHERD_OK);
   EXPECT_EQ(plugin_.WaitEvent(1, stream, event, &error_), SHERD_OK);
   EXPECT_EQ(plugin_.work().CopyBytes(1, stream, data, data, 8, &error_),
             SHERD_OK);
-  EXPECT_EQ(num_allocations, 0);
-  const int64_t after_queueing = num_allocations;
+  EXPECT_EQ(AllocationsOfThisThread(), before);
   // The function, and which context is current.
   EXPECT_EQ(driver_.calls().size(), 6u);
   EXPECT_EQ(driver_.Count("cuCtxGetCurrent"), 3);
 
   EmulatedDriver::Synchronize(stream);
-  num_allocations = after_queueing;
   driver_.ForgetCalls();
+  before = AllocationsOfThisThread();
   EXPECT_EQ(plugin_.QueryEvent(event, &error_), SHERD_OK);
   // The function, and the mode of captures there and back.
-  EXPECT_EQ(num_allocations, after_queueing);
+  EXPECT_EQ(AllocationsOfThisThread(), before);
   EXPECT_EQ(driver_.calls().size(), 3u);
 
   void* again = nullptr;
   driver_.ForgetCalls();
-  num_allocations = after_queueing;
+  before = AllocationsOfThisThread();
   plugin_.ReturnEvent(1, event);
   EXPECT_EQ(plugin_.TakeEvent(1, &again, &error_), SHERD_OK);
-  EXPECT_EQ(num_allocations, 0);
+  EXPECT_EQ(AllocationsOfThisThread(), before);
   EXPECT_EQ(driver_.Count("cuEventCreate"), 0);
 }
 

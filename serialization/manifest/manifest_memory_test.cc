@@ -1,12 +1,6 @@
 #include "sherd/serialization/manifest/manifest_memory.h"
 
-#include <malloc.h>
-
-#include <algorithm>
-#include <atomic>
 #include <cstdint>
-#include <cstdlib>
-#include <new>
 #include <ostream>
 #include <string>
 
@@ -18,37 +12,14 @@
 #include "sherd/serialization/manifest/manifest_codec_v1.h"
 #include "sherd/serialization/proto/checkpoint.pb.h"
 #include "sherd/serialization/safetensors/crc32c.h"
+#include "sherd/testing/kits/allocation_counter.h"
 #include "sherd/testing/matchers.h"
-
-namespace {
-
-std::atomic<int64_t> live{0};
-std::atomic<int64_t> peak{0};
-
-}  // namespace
-
-// Measure what the code under test takes. Not inlined, since GCC then takes
-// free() for a mismatch.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  void* const data = std::malloc(bytes);
-  if (data == nullptr) std::abort();
-  live += static_cast<int64_t>(malloc_usable_size(data) + sizeof(size_t));
-  peak = std::max(peak.load(), live.load());
-  return data;
-}
-[[gnu::noinline]] void operator delete(void* data) noexcept {
-  if (data == nullptr) return;
-  live -= static_cast<int64_t>(malloc_usable_size(data) + sizeof(size_t));
-  std::free(data);
-}
-[[gnu::noinline]] void operator delete(void* data, size_t) noexcept {
-  operator delete(data);
-}
 
 namespace sherd {
 namespace {
 
 using sherd::testing::IsOk;
+using sherd::testing::PeakMemory;
 using sherd::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -78,10 +49,9 @@ std::string Framed(const std::string& message) {
 // Bytes that decoding the manifest of `message` takes beside it.
 int64_t MeasuredMemory(const std::string& message) {
   const std::string bytes = Framed(message);
-  const int64_t before = live;
-  peak = before;
+  const PeakMemory peak;
   const absl::StatusOr<ManifestV1> manifest = DecodeManifestV1(bytes, "m");
-  return peak - before;
+  return peak.bytes();
 }
 
 // One tensor of `count` elements of a byte, each of them a shard.
@@ -244,15 +214,14 @@ TEST(ManifestMemoryTest, OneThatWouldTakeTooMuchIsRefusedBeforeItIsTaken) {
   SHERD_ASSERT_OK_AND_ASSIGN(const int64_t bound, ManifestMemory(message));
   EXPECT_GT(bound, 40 * static_cast<int64_t>(message.size()));
   const std::string bytes = Framed(message);
-  const int64_t before = live;
-  peak = before;
+  const PeakMemory peak;
   EXPECT_THAT(DecodeManifestV1(bytes, "dir/manifest.sherd", bound - 1),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("dir/manifest.sherd"),
                              HasSubstr(absl::StrCat(message.size(), " bytes")),
                              HasSubstr(absl::StrCat("at most ", bound - 1)),
                              Not(HasSubstr("save fewer")))));
-  EXPECT_LT(peak - before, 100000) << "messages and matchers";
+  EXPECT_LT(peak.bytes(), 100000) << "messages and matchers";
   // With as much as it takes, what is wrong with it is found.
   EXPECT_THAT(DecodeManifestV1(bytes, "m", bound),
               StatusIs(absl::StatusCode::kDataLoss));

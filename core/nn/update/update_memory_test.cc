@@ -1,6 +1,4 @@
 #include <cstdint>
-#include <cstdlib>
-#include <new>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -15,32 +13,14 @@
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/testing/kits/allocation_counter.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
-
-namespace {
-
-thread_local int64_t allocations = 0;
-
-}  // namespace
-
-// Counts what the code under test allocates. Not inlined, since GCC then takes
-// free() for a mismatch.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  ++allocations;
-  if (void* const memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
-  std::abort();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
-  std::free(memory);
-}
 
 namespace sherd {
 namespace {
 
+using ::sherd::testing::AllocationsOfThisThread;
 using ::sherd::testing::IsOk;
 using ::sherd::testing::RunLocalRanks;
 
@@ -70,9 +50,9 @@ std::vector<TableLookUp> LookUpsOf(const BagOptions& options) {
 // Runs `call` 20 times; the first two make plans and buffers.
 void ExpectNoLaterAllocations(absl::FunctionRef<absl::Status()> call) {
   for (int i = 0; i < 20; ++i) {
-    const int64_t before = allocations;
+    const int64_t before = AllocationsOfThisThread();
     const absl::Status status = call();
-    const int64_t made = allocations - before;
+    const int64_t made = AllocationsOfThisThread() - before;
     ASSERT_THAT(status, IsOk());
     if (i >= 2) {
       EXPECT_EQ(made, 0) << "call " << i;

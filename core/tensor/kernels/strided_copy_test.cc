@@ -1,11 +1,8 @@
 #include "sherd/core/tensor/kernels/strided_copy.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <random>
 #include <string>
 #include <vector>
@@ -13,26 +10,12 @@
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
 #include "sherd/core/tensor/shape.h"
-
-namespace {
-std::atomic<int64_t> allocations{0};
-}  // namespace
-
-// Count what the code under test allocates. Not inlined, since GCC then takes
-// free() for a mismatch.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  ++allocations;
-  void* const data = std::malloc(bytes);
-  if (data == nullptr) std::abort();
-  return data;
-}
-[[gnu::noinline]] void operator delete(void* data) noexcept { std::free(data); }
-[[gnu::noinline]] void operator delete(void* data, size_t) noexcept {
-  std::free(data);
-}
+#include "sherd/testing/kits/allocation_counter.h"
 
 namespace sherd {
 namespace {
+
+using ::sherd::testing::AllocationsOfThisThread;
 
 constexpr unsigned char kUntouched = 0xee;
 
@@ -308,11 +291,11 @@ TEST(StridedCopyTest, AllocatesNothing) {
     const Placed to = RandomLayout(sizes, random, false);
     const Placed from = RandomLayout(sizes, random, false);
     ASSERT_LT(std::max(to.extent, from.extent) * 4, int64_t{1} << 16);
-    const int64_t before = allocations;
+    const int64_t before = AllocationsOfThisThread();
     StridedCopy(dst.data(), to.strides, src.data(), from.strides, sizes, 4);
-    EXPECT_EQ(allocations, before) << "rank " << rank;
+    EXPECT_EQ(AllocationsOfThisThread(), before) << "rank " << rank;
   }
-  EXPECT_GT(allocations, 0);
+  EXPECT_GT(AllocationsOfThisThread(), 0);
 }
 
 TEST(IsContiguousRunTest, IsTrueIfOneMemcpyWouldDo) {

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,8 +18,8 @@
 #include "sherd/core/tensor/device_runtime.h"
 #include "sherd/core/tensor/device_stream.h"
 #include "sherd/core/tensor/storage.h"
+#include "sherd/testing/kits/allocation_counter.h"
 #include "sherd/tools/bench/cases/gpu_move_cases.h"
-#include "sherd/tools/bench/harness/allocation_count.h"
 #include "sherd/tools/bench/peers/call_overhead.h"
 #include "sherd/tools/bench/peers/torch_program.h"
 
@@ -29,6 +30,7 @@ using internal::NcclApi;
 using internal::NcclComm;
 using internal::NcclConfig;
 using internal::NcclUniqueId;
+using ::sherd::testing::AllocationsOfThisThread;
 
 constexpr Device kGpu = {DeviceType::kCuda, 0};
 constexpr size_t kBytes = 8;

@@ -1,5 +1,6 @@
 #include "sherd/tools/bench/cases/overhead_cases.h"
 
+#include <cstdint>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -11,12 +12,14 @@
 #include "sherd/core/comm/collective/call_comparison.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/comm/store/hash_store.h"
-#include "sherd/tools/bench/harness/allocation_count.h"
+#include "sherd/testing/kits/allocation_counter.h"
 #include "sherd/tools/bench/peers/call_overhead.h"
 #include "sherd/tools/bench/peers/null_plugin.h"
 
 namespace sherd {
 namespace {
+
+using ::sherd::testing::AllocationsOfThisThread;
 
 class SherdOverhead final : public CallOverhead {
  public:
