@@ -154,11 +154,11 @@ void GradientMessages::Write(absl::Span<const PlannedTable> tables,
     const auto element = static_cast<int64_t>(SizeOf(tables[t].dtype));
     const auto index =
         static_cast<size_t>(&request - router_.requests().data());
-    const std::byte* const from =
-        static_cast<const std::byte*>(gradients[t].data()) +
-        columns_[index] * element;
+    const auto* const gradient =
+        static_cast<const std::byte*>(gradients[t].data());
     for (const int64_t bag : request.bags) {
-      std::memcpy(rows, from + bag * tables[t].columns * element,
+      const int64_t at = bag * tables[t].columns + columns_[index];
+      std::memcpy(rows, gradient + at * element,
                   static_cast<size_t>(request.width * element));
       rows += request.width * element;
     }
