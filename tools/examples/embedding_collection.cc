@@ -23,8 +23,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -111,9 +113,11 @@ absl::Status CheckNames(const SafetensorsFile& file,
   }
   for (const auto& [name, required] : known) {
     if (!required) continue;
+    const std::string need = absl::EndsWith(name, ".gradient")
+                                 ? "--rule needs"
+                                 : absl::StrCat(ranks, " ranks need");
     return absl::NotFoundError(
-        absl::StrCat(file.path(), " has no ", name, ", which ", ranks,
-                     " ranks ", updates ? "and --rule " : "", "need"));
+        absl::StrCat(file.path(), " has no ", name, ", which ", need));
   }
   return absl::OkStatus();
 }
@@ -234,6 +238,18 @@ absl::StatusOr<std::vector<Table>> ReadTables(
     SHERD_ASSIGN_OR_RETURN(table.gradient, part("gradient"));
   }
   return tables;
+}
+
+// Errors of lookups and updates have the numbers of tables.
+absl::Status WithNames(const absl::Status& status,
+                       absl::Span<const Table> tables) {
+  if (status.ok()) return status;
+  const auto name = [](std::string* text, const Table& table) {
+    text->append(table.name);
+  };
+  return absl::Status(status.code(),
+                      absl::StrCat(status.message(), " (tables from 0 on: ",
+                                   absl::StrJoin(tables, ", ", name), ")"));
 }
 
 // The result of each table, by a module that has all of them.
@@ -358,12 +374,13 @@ absl::Status Run(const Options& options) {
   // What one rank cannot read, the others would wait for. Also, rank 0 writes
   // the output only when all have seen that there was none.
   SHERD_RETURN_IF_ERROR(Agree(*group, "read", tables.status()));
-  SHERD_ASSIGN_OR_RETURN(const std::vector<Tensor> results,
-                         LookUpAll(*tables, options.bags));
+  const absl::StatusOr<std::vector<Tensor>> results =
+      LookUpAll(*tables, options.bags);
+  SHERD_RETURN_IF_ERROR(WithNames(results.status(), *tables));
   if (options.rule.has_value()) {
-    SHERD_RETURN_IF_ERROR(UpdateAll(*tables, options));
+    SHERD_RETURN_IF_ERROR(WithNames(UpdateAll(*tables, options), *tables));
   }
-  SHERD_RETURN_IF_ERROR(Write(options.out, *group, *tables, results));
+  SHERD_RETURN_IF_ERROR(Write(options.out, *group, *tables, *results));
   return group->Destroy();
 }
 
