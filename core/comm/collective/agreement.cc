@@ -12,10 +12,21 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/collective/agreement_scope.h"
 #include "sherd/core/comm/object_collectives.h"
 
 namespace sherd {
 namespace {
+
+using internal::AgreementScope;
+
+enum class Stage : int32_t {
+  kEnd,
+  // The rank is still in a long step; the vote counts only as a sign of life.
+  kInStep,
+  // The error is the rank's last word; see AgreementScope.
+  kLastWord,
+};
 
 // A rank's message in the first round. All ranks run the same build, so the
 // struct is sent as it is in memory.
@@ -24,9 +35,7 @@ struct Vote {
   // As in ErrorInfo; kNoRank if unset.
   int32_t rank;
   int32_t failed_rank;
-  // Not 0: the rank is still in a long step; the vote counts only as a sign of
-  // life.
-  int32_t in_step;
+  Stage stage;
   uint64_t fingerprint;
   uint64_t number;
 };
@@ -66,7 +75,7 @@ Vote VoteOf(const ProcessGroup& group, const absl::Status& local,
   Vote vote = {.code = static_cast<int32_t>(local.code()),
                .rank = group.rank(),
                .failed_rank = kNoRank,
-               .in_step = 0,
+               .stage = Stage::kEnd,
                .fingerprint = fingerprint,
                .number = number};
   if (local.ok()) return vote;
@@ -119,16 +128,25 @@ void KeepDifference(std::string& a, std::string& b) {
 absl::Status ShareFailure(ProcessGroup& group, const OperationLabel& what,
                           const absl::Status& local, const Vote& failed,
                           int rank, const CollectiveOptions& options) {
+  // A last word tells where it was said: the others are in other calls.
+  const std::string own =
+      absl::StrCat(what.text, ": rank ", group.rank(), ": ", local.message());
+  const bool is_last = failed.stage == Stage::kLastWord;
   SHERD_ASSIGN_OR_RETURN(
       const std::string cause,
-      ShareText(group, what, rank, local.message(), kMaxErrorBytes, options));
+      ShareText(group, what, rank, is_last ? own : local.message(),
+                kMaxErrorBytes, options));
   ErrorInfo info = InfoOf(group, what);
   info.rank = failed.rank;
   if (failed.failed_rank != kNoRank) info.failed_rank = failed.failed_rank;
-  return WithErrorInfo(
+  absl::Status status = WithErrorInfo(
       absl::Status(static_cast<absl::StatusCode>(failed.code),
-                   absl::StrCat(what.text, ": rank ", rank, ": ", cause)),
+                   is_last
+                       ? cause
+                       : absl::StrCat(what.text, ": rank ", rank, ": ", cause)),
       info);
+  if (is_last) AgreementScope::Record(group, status);
+  return status;
 }
 
 using Votes = absl::InlinedVector<Vote, kInlineVotes>;
@@ -138,6 +156,11 @@ MutableBytes SpaceForVotes(const ProcessGroup& group, Votes& votes) {
   votes.resize(static_cast<size_t>(group.size()));
   return MutableBytes(reinterpret_cast<std::byte*>(votes.data()),
                       votes.size() * sizeof(Vote));
+}
+
+bool AnyAt(Stage stage, absl::Span<const Vote> votes) {
+  return std::any_of(votes.begin(), votes.end(),
+                     [stage](const Vote& v) { return v.stage == stage; });
 }
 
 uint64_t Maximum(const Votes& votes) {
@@ -152,8 +175,12 @@ absl::Status Judge(ProcessGroup& group, const OperationLabel& what,
                    const absl::Status& local, const AgreedValue& value,
                    absl::Span<const Vote> votes,
                    const CollectiveOptions& options) {
-  const auto failed = std::find_if(votes.begin(), votes.end(),
-                                   [](const Vote& v) { return v.code != 0; });
+  // A last word before others: its rank takes part in nothing more.
+  const bool any_last = AnyAt(Stage::kLastWord, votes);
+  const auto failed =
+      std::find_if(votes.begin(), votes.end(), [any_last](const Vote& v) {
+        return any_last ? v.stage == Stage::kLastWord : v.code != 0;
+      });
   if (failed != votes.end()) {
     return ShareFailure(group, what, local, *failed,
                         static_cast<int>(failed - votes.begin()), options);
@@ -167,6 +194,37 @@ absl::Status Judge(ProcessGroup& group, const OperationLabel& what,
   for (const Vote& vote : votes) values.push_back(vote.fingerprint);
   return CompareValues(group, what, "was called with other arguments", values,
                        value.describe, options);
+}
+
+// One round of votes.
+absl::StatusOr<uint64_t> TakeVote(ProcessGroup& group,
+                                  const OperationLabel& what,
+                                  const absl::Status& local,
+                                  const AgreedValue& value, uint64_t number,
+                                  Stage stage,
+                                  const CollectiveOptions& options) {
+  SHERD_RETURN_IF_ERROR(AgreementScope::FailureOf(group));
+  Vote mine = VoteOf(group, local, value.fingerprint, number);
+  if (!local.ok()) mine.stage = stage;
+  Votes votes;
+  SHERD_RETURN_IF_ERROR(InOperation(
+      what,
+      group.AllGather(BytesOf(mine), SpaceForVotes(group, votes), options)));
+  SHERD_RETURN_IF_ERROR(Judge(group, what, local, value, votes, options));
+  return Maximum(votes);
+}
+
+// Of the notes that travel with votes.
+size_t NoteBytesIn(const ProcessGroup& group, size_t note_bytes) {
+  return AgreementScope::Covers(group) ? 0 : note_bytes;
+}
+
+// After votes without them.
+absl::Status GatherNotes(ProcessGroup& group, const OperationLabel& what,
+                         ConstBytes note, MutableBytes notes,
+                         const CollectiveOptions& options) {
+  if (note.empty()) return absl::OkStatus();
+  return InOperation(what, group.AllGather(note, notes, options));
 }
 
 }  // namespace
@@ -263,19 +321,22 @@ absl::StatusOr<uint64_t> AgreeOnMaximum(ProcessGroup& group,
                                         const AgreedValue& value,
                                         uint64_t number,
                                         const CollectiveOptions& options) {
-  const Vote mine = VoteOf(group, local, value.fingerprint, number);
-  Votes votes;
-  SHERD_RETURN_IF_ERROR(InOperation(
-      what,
-      group.AllGather(BytesOf(mine), SpaceForVotes(group, votes), options)));
-  SHERD_RETURN_IF_ERROR(Judge(group, what, local, value, votes, options));
-  return Maximum(votes);
+  return TakeVote(group, what, local, value, number, Stage::kEnd, options);
+}
+
+absl::StatusOr<uint64_t> internal::AgreeLast(ProcessGroup& group,
+                                             const OperationLabel& what,
+                                             const absl::Status& local,
+                                             const AgreedValue& value,
+                                             uint64_t number) {
+  return TakeVote(group, what, local, value, number, Stage::kLastWord, {});
 }
 
 // The buffers outlive the LongStep if it ends before the round does.
 struct LongStep::Round {
   Round(const ProcessGroup& group, size_t note_bytes)
-      : ballots(std::make_shared<Ballots>(group, note_bytes)) {}
+      : ballots(
+            std::make_shared<Ballots>(group, NoteBytesIn(group, note_bytes))) {}
 
   std::shared_ptr<Ballots> ballots;
   Work work{absl::OkStatus()};
@@ -286,7 +347,8 @@ LongStep::LongStep(ProcessGroup& group, const OperationLabel& what,
     : group_(group),
       what_(what),
       note_bytes_(options.note_bytes),
-      next_round_(Deadline::Infinite()) {
+      next_round_(Deadline::Infinite()),
+      failure_(AgreementScope::FailureOf(group)) {
   const absl::Duration timeout = options.timeout.value_or(group.timeout());
   interval_ = options.interval.value_or(
       std::min(timeout / 8,
@@ -307,7 +369,7 @@ absl::Status LongStep::MadeProgress() {
   round_ = std::make_unique<Round>(group_, note_bytes_);
   Ballots& ballots = *round_->ballots;
   Vote vote = VoteOf(group_, absl::OkStatus(), 0, 0);
-  vote.in_step = 1;
+  vote.stage = Stage::kInStep;
   ballots.SetOwn(vote, {});
   round_->work = group_.AllGatherAsync(ballots.own(),
                                        absl::MakeSpan(ballots.all), options_);
@@ -317,20 +379,22 @@ absl::Status LongStep::MadeProgress() {
 
 absl::Status LongStep::EndRound() {
   const std::unique_ptr<Round> round = std::move(round_);
-  return InOperation(what_, round->work.Wait());
+  SHERD_RETURN_IF_ERROR(InOperation(what_, round->work.Wait()));
+  const Votes votes = round->ballots->votes();
+  if (!AnyAt(Stage::kLastWord, votes)) return absl::OkStatus();
+  return Judge(group_, what_, absl::OkStatus(), {}, votes, options_);
 }
 
 absl::Status LongStep::VoteUntilAllEnd(Ballots& ballots) {
   if (round_ != nullptr) failure_.Update(EndRound());
   SHERD_RETURN_IF_ERROR(failure_);
-  const auto in_step = [](const Vote& vote) { return vote.in_step != 0; };
   Votes votes;
   do {
     SHERD_RETURN_IF_ERROR(InOperation(
         what_, group_.AllGather(ballots.own(), absl::MakeSpan(ballots.all),
                                 options_)));
     votes = ballots.votes();
-  } while (std::any_of(votes.begin(), votes.end(), in_step));
+  } while (AnyAt(Stage::kInStep, votes) && !AnyAt(Stage::kLastWord, votes));
   return absl::OkStatus();
 }
 
@@ -356,11 +420,17 @@ absl::Status LongStep::AgreeAndGather(const absl::Status& local,
                                       MutableBytes notes) {
   SHERD_CHECK(note.size() == note_bytes_);
   SHERD_CHECK(notes.size() == static_cast<size_t>(group_.size()) * note.size());
-  Ballots ballots(group_, note_bytes_);
-  ballots.SetOwn(VoteOf(group_, local, value.fingerprint, 0), note);
+  const size_t with_votes = NoteBytesIn(group_, note_bytes_);
+  Ballots ballots(group_, with_votes);
+  ballots.SetOwn(VoteOf(group_, local, value.fingerprint, 0),
+                 note.first(with_votes));
   SHERD_RETURN_IF_ERROR(VoteUntilAllEnd(ballots));
   ballots.CopyNotes(notes);
-  return Judge(group_, what_, local, value, ballots.votes(), options_);
+  SHERD_RETURN_IF_ERROR(
+      Judge(group_, what_, local, value, ballots.votes(), options_));
+  return with_votes == note_bytes_
+             ? absl::OkStatus()
+             : GatherNotes(group_, what_, note, notes, options_);
 }
 
 absl::Status AgreeAndGather(ProcessGroup& group, const OperationLabel& what,
@@ -368,6 +438,10 @@ absl::Status AgreeAndGather(ProcessGroup& group, const OperationLabel& what,
                             ConstBytes note, MutableBytes notes,
                             const CollectiveOptions& options) {
   SHERD_CHECK(notes.size() == static_cast<size_t>(group.size()) * note.size());
+  if (AgreementScope::Covers(group)) {
+    SHERD_RETURN_IF_ERROR(Agree(group, what, local, value, options));
+    return GatherNotes(group, what, note, notes, options);
+  }
   Ballots ballots(group, note.size());
   ballots.SetOwn(VoteOf(group, local, value.fingerprint, 0), note);
   SHERD_RETURN_IF_ERROR(InOperation(

@@ -1,7 +1,9 @@
 #include "sherd/core/comm/collective/agreement.h"
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/fingerprint.h"
+#include "sherd/core/comm/collective/agreement_scope.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
@@ -27,6 +30,11 @@ using ::sherd::testing::IsOkAndHolds;
 using ::sherd::testing::RunLocalRanks;
 using ::sherd::testing::StatusIs;
 using ::testing::HasSubstr;
+
+// The group as a scope holds it; it outlives the scope.
+std::shared_ptr<ProcessGroup> Shared(ProcessGroup& group) {
+  return std::shared_ptr<ProcessGroup>(std::shared_ptr<void>(), &group);
+}
 
 class AgreementTest : public ::testing::TestWithParam<int> {};
 
@@ -341,6 +349,81 @@ TEST_P(AgreementTest, ARankInALongStepLearnsThatTheGroupFailed) {
     }
     EXPECT_EQ(FailedRank(status), 0) << status;
     EXPECT_EQ(FailedRank(step.Agree(absl::OkStatus())), 0);
+  });
+}
+
+TEST_P(AgreementTest, AScopeTakesAnErrorToAnyAgreementOfTheOthers) {
+  for (const int kind : {0, 1, 2, 3}) {
+    RunLocalRanks(GetParam(), [&](ProcessGroup& group) {
+      const bool fails = group.rank() == group.size() - 1;
+      const std::string phrase =
+          absl::StrCat("work: rank ", group.size() - 1, ": no more");
+      std::vector<std::byte> notes(24 * static_cast<size_t>(group.size()));
+      const std::vector<std::byte> note(24);
+      const auto call = [&]() -> absl::Status {
+        if (kind == 0) return Agree(group, "inner", absl::OkStatus(), {7});
+        if (kind == 1) {
+          // Another rank's error is not what the failed one waits for.
+          return AgreeAndGather(
+              group, "inner",
+              group.rank() == 0 ? absl::InternalError("bad") : absl::OkStatus(),
+              {7}, note, absl::MakeSpan(notes));
+        }
+        LongStep step(group, "inner",
+                      {.interval = absl::ZeroDuration(), .note_bytes = 24});
+        if (kind == 2 && group.rank() == 0) {
+          absl::Status status;
+          while (status.ok()) {
+            status = step.MadeProgress();
+            absl::SleepFor(absl::Milliseconds(1));
+          }
+        }
+        return step.AgreeAndGather(absl::OkStatus(), {7}, note,
+                                   absl::MakeSpan(notes));
+      };
+      {
+        internal::AgreementScope scope(Shared(group));
+        EXPECT_THAT(scope.Agree("work", absl::OkStatus(), {1}), IsOk());
+        if (!fails) {
+          for (int i = 0; i < 2; ++i) {
+            EXPECT_THAT(call(),
+                        StatusIs(absl::StatusCode::kOutOfRange, phrase));
+          }
+        }
+        const absl::Status status =
+            scope.Agree("work", fails ? absl::OutOfRangeError("no more")
+                                      : absl::OkStatus());
+        EXPECT_THAT(status, StatusIs(absl::StatusCode::kOutOfRange, phrase));
+        EXPECT_EQ(ErrorRank(status), group.size() - 1);
+        EXPECT_EQ(scope.failure(), status);
+      }
+      EXPECT_THAT(Agree(group, "work", absl::OkStatus(), {7}), IsOk());
+    });
+  }
+}
+
+TEST_P(AgreementTest, NotesTravelInAScopeToo) {
+  RunLocalRanks(GetParam(), [](ProcessGroup& group) {
+    const internal::AgreementScope scope(Shared(group));
+    const auto notes =
+        AgreeAndGather(group, "work", absl::OkStatus(), {7}, group.rank());
+    ASSERT_THAT(notes, IsOk());
+    for (int r = 0; r < group.size(); ++r) {
+      EXPECT_EQ((*notes)[static_cast<size_t>(r)], r);
+    }
+    // An error of a call is not one of the scope.
+    EXPECT_THAT(Agree(group, "work",
+                      group.rank() == 0 ? absl::InternalError("bad")
+                                        : absl::OkStatus()),
+                StatusIs(absl::StatusCode::kInternal, "work: rank 0: bad"));
+    EXPECT_THAT(scope.failure(), IsOk());
+    LongStep step(group, "work", {.note_bytes = 1});
+    std::vector<std::byte> all(static_cast<size_t>(group.size()));
+    const std::vector<std::byte> own(1, static_cast<std::byte>(group.rank()));
+    EXPECT_THAT(
+        step.AgreeAndGather(absl::OkStatus(), {7}, own, absl::MakeSpan(all)),
+        IsOk());
+    EXPECT_EQ(all.back(), static_cast<std::byte>(group.size() - 1));
   });
 }
 

@@ -1,61 +1,35 @@
 #include "sherd/core/nn/plan/sharding_transaction.h"
 
-#include <algorithm>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace sherd::internal {
 
-namespace {
-constexpr char kOperation[] = "shard_module";
-}  // namespace
-
-struct ShardingTransaction::Shared {
-  absl::Status failure;
-  // Groups whose ranks know of the failure.
-  std::vector<std::shared_ptr<ProcessGroup>> informed;
-};
-
-thread_local ShardingTransaction::Shared* ShardingTransaction::shared_ =
-    nullptr;
-
 ShardingTransaction::ShardingTransaction(Module& module,
                                          std::shared_ptr<ProcessGroup> group)
-    : own_(shared_ == nullptr ? std::make_unique<Shared>() : nullptr),
-      group_(std::move(group)),
-      before_(TreeSnapshot::Take(module)) {
-  if (own_ != nullptr) shared_ = own_.get();
-}
-
-ShardingTransaction::~ShardingTransaction() {
-  if (own_ != nullptr) shared_ = nullptr;
-}
+    : scope_(std::move(group)), before_(TreeSnapshot::Take(module)) {}
 
 absl::Status ShardingTransaction::Agree(absl::Status local,
                                         const AgreedValue& value) {
-  Shared& shared = *shared_;
-  const auto& informed = shared.informed;
-  if (std::find(informed.begin(), informed.end(), group_) != informed.end()) {
-    return shared.failure;
-  }
+  return AgreeOnMaximum(std::move(local), value, 0).status();
+}
+
+absl::StatusOr<uint64_t> ShardingTransaction::AgreeOnMaximum(
+    absl::Status local, const AgreedValue& value, uint64_t number) {
   if (local.ok()) local = before_.status();
-  if (!shared.failure.ok()) local = shared.failure;
-  return Fail(sherd::Agree(*group_, kOperation, local, value));
+  return scope_.AgreeOnMaximum("shard_module", std::move(local), value, number);
 }
 
 absl::Status ShardingTransaction::Fail(absl::Status status) {
-  if (status.ok()) return status;
-  shared_->informed.push_back(group_);
-  if (shared_->failure.ok()) shared_->failure = std::move(status);
-  return shared_->failure;
+  return scope_.Fail(std::move(status));
 }
 
 absl::Status ShardingTransaction::Finish() {
-  if (!shared_->failure.ok() && before_.ok()) before_->Restore();
-  return shared_->failure;
+  if (!scope_.failure().ok() && before_.ok()) before_->Restore();
+  return scope_.failure();
 }
 
 }  // namespace sherd::internal

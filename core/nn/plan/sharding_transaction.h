@@ -1,11 +1,13 @@
 #ifndef SHERD_CORE_NN_PLAN_SHARDING_TRANSACTION_H_
 #define SHERD_CORE_NN_PLAN_SHARDING_TRANSACTION_H_
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "sherd/core/comm/collective/agreement.h"
+#include "sherd/core/comm/collective/agreement_scope.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/nn/module.h"
 #include "sherd/core/nn/tree/tree_snapshot.h"
@@ -15,12 +17,8 @@ namespace sherd::internal {
 // One ShardModule, and those that its sharders call on the same thread: the
 // first failure of any of them fails all, on every rank.
 //
-// How. A rank whose sharder fails is at the end of that sharder when the others
-// may be in a call that theirs makes. Both are agreements over the group: the
-// failed rank brings its error to the others' next agreement, wherever that is.
-// The ranks that took part know of the failure, so their outer calls return
-// without another agreement over this group; over another group, whose ranks
-// still wait, they bring the error along.
+// How. Code of users runs between its agreements, and within calls of the
+// sharders; see AgreementScope.
 //
 // Each call puts back the tree of its own module, which may be one that a
 // sharder made and that no longer exists when an outer call fails.
@@ -28,12 +26,13 @@ class ShardingTransaction {
  public:
   // Begins the call for `module`, which outlives it. `group` has this process.
   ShardingTransaction(Module& module, std::shared_ptr<ProcessGroup> group);
-  ShardingTransaction(const ShardingTransaction&) = delete;
-  ShardingTransaction& operator=(const ShardingTransaction&) = delete;
-  ~ShardingTransaction();
 
   // Makes an error of one rank that of all, and compares `value`.
   absl::Status Agree(absl::Status local, const AgreedValue& value = {});
+  // As Agree; returns the largest `number` of a rank.
+  absl::StatusOr<uint64_t> AgreeOnMaximum(absl::Status local,
+                                          const AgreedValue& value,
+                                          uint64_t number);
 
   // Records the error of a collective of the group, the same on all ranks.
   absl::Status Fail(absl::Status status);
@@ -42,13 +41,7 @@ class ShardingTransaction {
   absl::Status Finish();
 
  private:
-  struct Shared;
-
-  // Of the outermost call of this thread, which owns it.
-  static thread_local Shared* shared_;
-
-  std::unique_ptr<Shared> own_;
-  const std::shared_ptr<ProcessGroup> group_;
+  AgreementScope scope_;
   // What the tree held at first, or why it is not valid.
   absl::StatusOr<TreeSnapshot> before_;
 };
