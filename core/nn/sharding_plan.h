@@ -25,7 +25,11 @@ class Sharder {
   // given, over the same or other groups, and adopt its children; an error of
   // such a call is one of the whole plan, whatever Shard returns.
   //
-  // Called by every rank of the group, with the module at the same path.
+  // Called by every rank of the group, with the module at the same path. If it
+  // fails on one rank, collective operations of this library over the plan's
+  // group that it has begun on others return the error of that rank. Calls of
+  // ProcessGroup itself, and those over other groups, end with an error that
+  // names the rank, but not why it is missing.
   virtual absl::StatusOr<std::shared_ptr<Module>> Shard(
       const std::shared_ptr<Module>& module) = 0;
 };
@@ -85,9 +89,8 @@ struct ShardOptions {
 //
 // Ties. Members of `module` that are the same tensor, handles of equal dtype,
 // size and strides, hold the same ShardedTensor afterwards, also within lists
-// and maps. Other views of its memory keep the old elements. A tensor without
-// elements here, as on meta, is tied to none: where the source has ties, the
-// other ranks need tensors with elements.
+// and maps. Other views of its memory keep the old elements. Where a rank has
+// tensors without elements, as on meta, they are tied as those of src_rank.
 //
 // Collective over the group; the ranks pass equal modules, names, specs and
 // src_rank.
@@ -104,7 +107,8 @@ struct ShardOptions {
 //
 // Memory. The whole tensor until the shards are there.
 //
-// Cost. Two small rounds and those of ShardTensor.
+// Cost. Two small rounds, three more where tensors are tied or a rank has one
+// without elements, and those of ShardTensor.
 absl::Status ShardParameter(Module& module, absl::string_view name,
                             const ShardingSpecPtr& spec,
                             const ShardOptions& options = {});
@@ -141,8 +145,9 @@ absl::Status ShardParameter(Module& module, absl::string_view name,
 //
 // Memory. The unsharded parameters until the end.
 //
-// Cost. Two small rounds, one for each sharder, and those of ShardTensor for
-// each parameter.
+// Cost. Those of ShardParameter for each parameter, with the first rounds once;
+// a small round for each sharder, and for each spec that follows one. One walk
+// through the tree, and one more after sharders: O(n log n) for n entries.
 absl::Status ShardModule(Module& module, const ShardingPlan& plan,
                          const ShardOptions& options = {});
 

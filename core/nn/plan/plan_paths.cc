@@ -10,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/status_macros.h"
-#include "sherd/core/nn/module_tree.h"
 #include "sherd/core/tensor/shape.h"
 
 namespace sherd::internal {
@@ -82,8 +81,7 @@ absl::Status CheckConflicts(const ShardingPlan& plan) {
 }
 
 // A tensor with several paths has one layout.
-absl::Status CheckTies(Module& root, const ShardingPlan& plan,
-                       const TensorHolders& holders) {
+absl::Status CheckTies(const PlanTree& tree, const ShardingPlan& plan) {
   const Sharders sharders = ShardersOf(plan);
   std::map<absl::string_view, const ShardingSpec*> specs;
   for (const PlanEntry& entry : plan.plan) {
@@ -91,8 +89,7 @@ absl::Status CheckTies(Module& root, const ShardingPlan& plan,
     specs[entry.path] = std::get<ShardingSpecPtr>(entry.method).get();
   }
   for (const auto& [path, spec] : specs) {
-    SHERD_ASSIGN_OR_RETURN(const NamedMember member, MemberAt(root, path));
-    for (const TensorHolder& holder : holders.Of(member.value)) {
+    for (const TensorHolder& holder : tree.HoldersOf(path)) {
       const auto other = specs.find(holder.path);
       const bool differs = other != specs.end() && *other->second != *spec;
       const absl::string_view sharder = SharderAbove(sharders, holder.path);
@@ -110,9 +107,9 @@ absl::Status CheckTies(Module& root, const ShardingPlan& plan,
 
 }  // namespace
 
-absl::StatusOr<NamedMember> FindPlannedMember(Module& root,
+absl::StatusOr<NamedMember> FindPlannedMember(const PlanTree& tree,
                                               absl::string_view path) {
-  SHERD_ASSIGN_OR_RETURN(NamedMember member, MemberAt(root, path));
+  SHERD_ASSIGN_OR_RETURN(NamedMember member, tree.MemberAt(path));
   const auto* tensor = member.value.get_if<Tensor>();
   if (tensor == nullptr) {
     return absl::InvalidArgumentError(
@@ -128,18 +125,17 @@ absl::StatusOr<NamedMember> FindPlannedMember(Module& root,
   return member;
 }
 
-absl::Status CheckPlan(Module& root, const ShardingPlan& plan,
-                       const TensorHolders& holders) {
+absl::Status CheckPlan(const PlanTree& tree, const ShardingPlan& plan) {
   for (const PlanEntry& entry : plan.plan) {
     SHERD_RETURN_IF_ERROR(CheckMethod(entry));
   }
   SHERD_RETURN_IF_ERROR(CheckConflicts(plan));
   for (const PlanEntry& entry : plan.plan) {
     SHERD_RETURN_IF_ERROR(IsSharder(entry)
-                              ? Find(root, entry.path).status()
-                              : FindPlannedMember(root, entry.path).status());
+                              ? tree.Find(entry.path).status()
+                              : FindPlannedMember(tree, entry.path).status());
   }
-  SHERD_RETURN_IF_ERROR(CheckTies(root, plan, holders));
+  SHERD_RETURN_IF_ERROR(CheckTies(tree, plan));
   for (const OutputPlanEntry& entry : plan.output_plan) {
     if (entry.spec != nullptr) continue;
     return absl::InvalidArgumentError(
@@ -151,7 +147,7 @@ absl::Status CheckPlan(Module& root, const ShardingPlan& plan,
 }
 
 std::string DescribePlan(Module& root, const ShardingPlan& plan,
-                         const TensorHolders& holders) {
+                         const PlanTree& tree) {
   std::string text = absl::StrCat("a ", root.type_name(), "\n");
   for (const PlanEntry& entry : plan.plan) {
     if (IsSharder(entry)) {
@@ -159,15 +155,11 @@ std::string DescribePlan(Module& root, const ShardingPlan& plan,
       continue;
     }
     absl::StrAppend(&text, "a spec for `", entry.path, "`");
-    const auto member = FindPlannedMember(root, entry.path);
+    const auto member = FindPlannedMember(tree, entry.path);
     if (member.ok()) {
       const Tensor& tensor = *member->value.get_if<Tensor>();
       absl::StrAppend(&text, ", ", Name(tensor.dtype()), " ",
                       FormatDims(tensor.sizes()));
-      for (const TensorHolder& holder : holders.Of(member->value)) {
-        if (holder.path == entry.path) continue;
-        absl::StrAppend(&text, ", also at `", holder.path, "`");
-      }
     }
     absl::StrAppend(&text, "\n");
   }

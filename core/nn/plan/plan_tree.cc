@@ -1,66 +1,298 @@
-#include "sherd/core/nn/plan/tensor_holders.h"
+#include "sherd/core/nn/plan/plan_tree.h"
 
+#include <algorithm>
 #include <optional>
+#include <variant>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/nn/module_tree.h"
 #include "sherd/core/nn/tree/module_access.h"
-#include "sherd/core/nn/tree/module_contents.h"
 
 namespace sherd::internal {
+namespace {
 
-absl::StatusOr<TensorHolders> TensorHolders::Find(Module& root) {
-  SHERD_ASSIGN_OR_RETURN(std::vector<NamedMember> members, MembersOf(root));
-  TensorHolders result;
-  for (NamedMember& member : members) {
-    const ValueKind kind = member.value.kind();
-    const bool whole = kind != ValueKind::kList && kind != ValueKind::kMap;
-    SHERD_RETURN_IF_ERROR(ForEachTensor(member.value, [&](Value& tensor) {
-      const std::optional<ValueIdentity> identity = IdentityOf(tensor);
-      if (!identity) return absl::OkStatus();
-      const size_t next = result.holders_.size();
-      const size_t at =
-          result.positions_.emplace(*identity, next).first->second;
-      if (at == next) result.holders_.emplace_back();
-      result.holders_[at].push_back(
-          {member.module, member.kind, member.path, whole});
-      return absl::OkStatus();
-    }));
+// Acts on the child of a name, which is expected at a position of the parent's
+// list: no walk through thousands of children.
+class ChildVisitor : public ModuleVisitor {
+ public:
+  ChildVisitor(absl::string_view name, size_t position,
+               absl::FunctionRef<void(ChildSlot&)> act)
+      : name_(name), position_(position), act_(act) {}
+
+ private:
+  void OnChild(absl::string_view name, ChildSlot& slot) override {
+    if (name == name_) act_(slot);
   }
-  return result;
+  void OnChildren(std::vector<NamedModule>& members) override {
+    auto at = members.begin() +
+              static_cast<std::ptrdiff_t>(std::min(position_, members.size()));
+    if (at == members.end() || at->name != name_) {
+      at = std::find_if(
+          members.begin(), members.end(),
+          [this](const NamedModule& child) { return child.name == name_; });
+    }
+    if (at == members.end()) return;
+    ChildSlot slot(at->module);
+    act_(slot);
+  }
+
+  const absl::string_view name_;
+  const size_t position_;
+  const absl::FunctionRef<void(ChildSlot&)> act_;
+};
+
+std::vector<absl::string_view> PathsWithSpecs(const ShardingPlan& plan) {
+  std::vector<absl::string_view> paths;
+  for (const PlanEntry& entry : plan.plan) {
+    if (std::holds_alternative<ShardingSpecPtr>(entry.method)) {
+      paths.push_back(entry.path);
+    }
+  }
+  return paths;
 }
 
-absl::Span<const TensorHolder> TensorHolders::Of(const Value& tensor) const {
-  const std::optional<ValueIdentity> identity = IdentityOf(tensor);
-  if (!identity) return {};
-  const auto position = positions_.find(*identity);
-  if (position == positions_.end()) return {};
-  return holders_[position->second];
+absl::Status DifferentTies(absl::string_view a, absl::string_view b,
+                           bool here) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "`", a, "` and `", b, "` are one tensor ",
+      here ? "here, but not on the source" : "on the source, but not here",
+      ": expected the same ties on every rank, or tensors without elements"));
 }
 
-void TensorHolders::Replace(const Value& tensor,
-                            const Value& replacement) const {
+// A line per tensor: its places, each a position and a path.
+absl::StatusOr<std::vector<std::pair<std::string, size_t>>> ParsePlaces(
+    absl::string_view line) {
+  std::vector<std::pair<std::string, size_t>> places;
+  for (const absl::string_view text : absl::StrSplit(line, '\t')) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(text, absl::MaxSplits(' ', 1));
+    auto& [path, position] = places.emplace_back();
+    if (!absl::SimpleAtoi(parts.first, &position) ||
+        !absl::CUnescape(parts.second, &path)) {
+      return absl::DataLossError(
+          absl::StrCat("the source sent `", absl::CEscape(text),
+                       "`, expected the place of a tensor"));
+    }
+  }
+  return places;
+}
+
+}  // namespace
+
+absl::StatusOr<PlanTree> PlanTree::Of(Module& root) {
+  PlanTree tree(root);
+  SHERD_RETURN_IF_ERROR(
+      ForEachModule(root, [&](const std::string& prefix, Module& module,
+                              const ModuleContents& contents) {
+        for (const NamedMember& member : contents.members) {
+          NamedMember& added = tree.members_[absl::StrCat(prefix, member.name)];
+          added = member;
+          added.path = absl::StrCat(prefix, member.name);
+          tree.Add(added);
+        }
+        for (size_t i = 0; i < contents.children.size(); ++i) {
+          const NamedModule& child = contents.children[i];
+          tree.children_[absl::StrCat(prefix, child.name)] = {&module,
+                                                              child.module, i};
+        }
+        return absl::OkStatus();
+      }));
+  return tree;
+}
+
+void PlanTree::Add(const NamedMember& member) {
+  const ValueKind kind = member.value.kind();
+  const bool whole = kind != ValueKind::kList && kind != ValueKind::kMap;
+  Value value = member.value;
+  size_t next = 0;
+  (void)ForEachTensor(value, [&](Value& tensor) {
+    const size_t position = next++;
+    const size_t held = HeldAt(member, tensor, position);
+    if (held == held_.size()) return absl::OkStatus();
+    held_[held].holders.push_back(
+        {member.module, member.kind, member.path, position, whole});
+    places_.emplace(TensorPlace(member.path, position), held);
+    return absl::OkStatus();
+  });
+}
+
+size_t PlanTree::HeldAt(const NamedMember& member, const Value& tensor,
+                        size_t position) {
+  const size_t next = held_.size();
   const std::optional<ValueIdentity> identity = IdentityOf(tensor);
-  for (const TensorHolder& holder : Of(tensor)) {
-    VisitMembers(*holder.module,
-                 [&](MemberKind, absl::string_view, Value& member) {
-                   (void)ForEachTensor(member, [&](Value& held) {
-                     if (IdentityOf(held) == identity) held = replacement;
-                     return absl::OkStatus();
-                   });
-                 });
+  const auto* const plain = tensor.get_if<Tensor>();
+  if (!identity && (plain == nullptr || !plain->defined())) return next;
+  const size_t at =
+      identity
+          ? by_elements_.emplace(*identity, next).first->second
+          : without_elements_
+                .emplace(std::tuple(member.module, member.name, position), next)
+                .first->second;
+  if (at < next) return at;
+  TensorWithHolders& held = held_.emplace_back();
+  held.has_elements = identity.has_value();
+  if (plain != nullptr) {
+    held.dtype = plain->dtype();
+    held.sizes.assign(plain->sizes().begin(), plain->sizes().end());
+  }
+  return at;
+}
+
+absl::StatusOr<NamedMember> PlanTree::MemberAt(absl::string_view path) const {
+  const auto found = members_.find(path);
+  // Its error names what is missing.
+  if (found == members_.end()) return internal::MemberAt(*root_, path);
+  return found->second;
+}
+
+absl::StatusOr<Module*> PlanTree::Find(absl::string_view path) const {
+  const auto found = children_.find(path);
+  if (found == children_.end()) return sherd::Find(*root_, path);
+  return found->second.module.get();
+}
+
+absl::StatusOr<std::shared_ptr<Module>> PlanTree::ChildAt(
+    absl::string_view path) const {
+  const absl::string_view name = SplitPath(path).second;
+  const auto found = children_.find(path);
+  if (found == children_.end()) return NoAttribute(*root_, path, name);
+  const ChildPlace& child = found->second;
+  std::shared_ptr<Module> held;
+  ChildVisitor visitor(name, child.position,
+                       [&](ChildSlot& slot) { held = slot.module(); });
+  ModuleAccess::Visit(*child.parent, visitor);
+  if (held == nullptr) return NoAttribute(*child.parent, path, name);
+  return held;
+}
+
+absl::Status PlanTree::ReplaceChild(absl::string_view path,
+                                    std::shared_ptr<Module> child) const {
+  const ChildPlace& place = children_.at(path);
+  absl::Status status;
+  ChildVisitor visitor(SplitPath(path).second, place.position,
+                       [&](ChildSlot& slot) { status = slot.Set(child); });
+  ModuleAccess::Visit(*place.parent, visitor);
+  return status;
+}
+
+absl::Span<const TensorHolder> PlanTree::HoldersOf(
+    absl::string_view path) const {
+  const auto place = places_.find(TensorPlace(path, 0));
+  if (place == places_.end()) return {};
+  return held_[place->second].holders;
+}
+
+bool PlanTree::NeedsTies(const ShardingPlan& plan) const {
+  for (const absl::string_view path : PathsWithSpecs(plan)) {
+    const auto place = places_.find(TensorPlace(path, 0));
+    if (place == places_.end()) continue;
+    const TensorWithHolders& held = held_[place->second];
+    if (!held.has_elements || held.holders.size() > 1) return true;
+  }
+  return false;
+}
+
+std::string PlanTree::TiesOf(const ShardingPlan& plan) const {
+  std::string text;
+  absl::flat_hash_set<const TensorHolder*> written;
+  for (const absl::string_view path : PathsWithSpecs(plan)) {
+    const absl::Span<const TensorHolder> holders = HoldersOf(path);
+    if (holders.size() < 2 || !written.insert(holders.data()).second) continue;
+    absl::StrAppend(
+        &text,
+        absl::StrJoin(holders, "\t",
+                      [](std::string* out, const TensorHolder& holder) {
+                        absl::StrAppend(out, holder.position, " ",
+                                        absl::CEscape(holder.path));
+                      }),
+        "\n");
+  }
+  return text;
+}
+
+absl::Status PlanTree::Tie(absl::Span<const TensorPlace> places) {
+  std::vector<size_t> tied;
+  for (const TensorPlace& place : places) {
+    const auto found = places_.find(place);
+    if (found == places_.end()) {
+      return DifferentTies(places[0].first, place.first, /*here=*/false);
+    }
+    if (std::find(tied.begin(), tied.end(), found->second) == tied.end()) {
+      tied.push_back(found->second);
+    }
+  }
+  // The one with elements first, if there is one.
+  std::stable_partition(tied.begin(), tied.end(),
+                        [this](size_t i) { return held_[i].has_elements; });
+  std::vector<TensorHolder> holders;
+  for (const size_t i : tied) {
+    const TensorWithHolders& held = held_[i];
+    const TensorWithHolders& first = held_[tied[0]];
+    if (i != tied[0] && (held.has_elements || held.dtype != first.dtype ||
+                         held.sizes != first.sizes)) {
+      return DifferentTies(first.holders[0].path, held.holders[0].path,
+                           /*here=*/false);
+    }
+    holders.insert(holders.end(), held.holders.begin(), held.holders.end());
+  }
+  for (const TensorHolder& holder : holders) {
+    const TensorPlace place(holder.path, holder.position);
+    if (std::find(places.begin(), places.end(), place) == places.end()) {
+      return DifferentTies(places[0].first, holder.path, /*here=*/true);
+    }
+  }
+  for (const TensorPlace& place : places) places_[place] = tied[0];
+  held_[tied[0]].holders = std::move(holders);
+  held_[tied[0]].is_tied = true;
+  return absl::OkStatus();
+}
+
+absl::Status PlanTree::TieAs(absl::string_view ties, const ShardingPlan& plan) {
+  for (const absl::string_view line :
+       absl::StrSplit(ties, '\n', absl::SkipEmpty())) {
+    SHERD_ASSIGN_OR_RETURN(const std::vector<TensorPlace> places,
+                           ParsePlaces(line));
+    SHERD_RETURN_IF_ERROR(Tie(places));
+  }
+  for (const absl::string_view path : PathsWithSpecs(plan)) {
+    const absl::Span<const TensorHolder> holders = HoldersOf(path);
+    if (holders.size() < 2 || held_[places_.at(TensorPlace(path, 0))].is_tied) {
+      continue;
+    }
+    return DifferentTies(holders[0].path, holders[1].path, /*here=*/true);
+  }
+  return absl::OkStatus();
+}
+
+void PlanTree::TieWhatFits(absl::string_view ties) {
+  for (const absl::string_view line :
+       absl::StrSplit(ties, '\n', absl::SkipEmpty())) {
+    const auto places = ParsePlaces(line);
+    if (places.ok()) Tie(*places).IgnoreError();
   }
 }
 
-absl::Status TensorHolders::CheckTies(Module& root) const {
-  for (const std::vector<TensorHolder>& tied : holders_) {
-    if (tied.size() == 1) continue;
-    std::optional<NamedMember> first;
-    for (const TensorHolder& holder : tied) {
-      absl::StatusOr<NamedMember> member = MemberAt(root, holder.path);
-      if (!holder.whole || !member.ok()) continue;
-      if (!first) first = *member;
-      if (IdentityOf(first->value) == IdentityOf(member->value)) continue;
+absl::Status PlanTree::CheckTies(const PlanTree& now) const {
+  for (const TensorWithHolders& held : held_) {
+    if (held.holders.size() == 1) continue;
+    const NamedMember* first = nullptr;
+    for (const TensorHolder& holder : held.holders) {
+      const auto member = now.members_.find(holder.path);
+      if (!holder.whole || member == now.members_.end()) continue;
+      if (first == nullptr) first = &member->second;
+      // Or, without elements here, tied as on the source.
+      if (IdentityOf(first->value) == IdentityOf(member->second.value) ||
+          now.HoldersOf(first->path).data() ==
+              now.HoldersOf(holder.path).data()) {
+        continue;
+      }
       return absl::FailedPreconditionError(absl::StrCat(
           "`", first->path, "` and `", holder.path,
           "` were one tensor and are two: expected both to be sharded, or "
@@ -68,6 +300,32 @@ absl::Status TensorHolders::CheckTies(Module& root) const {
     }
   }
   return absl::OkStatus();
+}
+
+void TensorReplacements::Add(absl::Span<const TensorHolder> holders,
+                             const Value& value) {
+  for (const TensorHolder& holder : holders) {
+    modules_[holder.module][SplitPath(holder.path).second].emplace_back(
+        holder.position, value);
+  }
+}
+
+void TensorReplacements::Apply() {
+  for (auto& [module, members] : modules_) {
+    VisitMembers(*module, [&](MemberKind, absl::string_view name, Value& held) {
+      const auto found = members.find(name);
+      if (found == members.end()) return;
+      size_t next = 0;
+      (void)ForEachTensor(held, [&](Value& tensor) {
+        const size_t position = next++;
+        for (const auto& [at, value] : found->second) {
+          if (at == position) tensor = value;
+        }
+        return absl::OkStatus();
+      });
+    });
+  }
+  modules_.clear();
 }
 
 }  // namespace sherd::internal

@@ -1,9 +1,11 @@
 #include "sherd/core/nn/sharding_plan.h"
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
@@ -12,10 +14,11 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/fingerprint.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/collective/agreement.h"
 #include "sherd/core/nn/module_tree.h"
 #include "sherd/core/nn/plan/plan_paths.h"
+#include "sherd/core/nn/plan/plan_tree.h"
 #include "sherd/core/nn/plan/sharding_transaction.h"
-#include "sherd/core/nn/plan/tensor_holders.h"
 #include "sherd/core/nn/tree/module_contents.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/tensor/sharded_tensor_access.h"
@@ -24,8 +27,8 @@ namespace sherd {
 namespace {
 
 using internal::NamedMember;
+using internal::PlanTree;
 using internal::ShardingTransaction;
-using internal::TensorHolders;
 using SharderPtr = std::shared_ptr<Sharder>;
 
 constexpr char kOperation[] = "shard_module";
@@ -40,7 +43,7 @@ class PlanRun {
         src_rank_(options.src_rank),
         group_(std::move(group)),
         transaction_(root, group_),
-        holders_(TensorHolders::Find(root)) {}
+        tree_(PlanTree::Of(root)) {}
 
   absl::Status Run() {
     (void)Apply();
@@ -49,14 +52,7 @@ class PlanRun {
 
  private:
   absl::Status Apply() {
-    std::string text;
-    absl::Status status = holders_.status();
-    if (status.ok()) {
-      text = internal::DescribePlan(root_, plan_, *holders_);
-      status = internal::CheckPlan(root_, plan_, *holders_);
-    }
-    SHERD_RETURN_IF_ERROR(transaction_.Agree(
-        status, {Fingerprint().Add(text).value(), [&text] { return text; }}));
+    SHERD_RETURN_IF_ERROR(Begin());
     for (const PlanEntry& entry : plan_.plan) {
       const auto* spec = std::get_if<ShardingSpecPtr>(&entry.method);
       SHERD_RETURN_IF_ERROR(
@@ -64,15 +60,50 @@ class PlanRun {
               ? Shard(entry.path, *spec)
               : Replace(entry.path, *std::get<SharderPtr>(entry.method)));
     }
-    return transaction_.Agree(AddHooks());
+    replacements_.Apply();
+    absl::Status status = LookAtTree();
+    if (status.ok()) status = AddHooks();
+    return transaction_.Agree(std::move(status));
+  }
+
+  // Compares plans and models.
+  absl::Status Begin() {
+    std::string text;
+    bool needs_ties = false;
+    absl::Status status = tree_.status();
+    if (status.ok()) {
+      text = internal::DescribePlan(root_, plan_, *tree_);
+      status = internal::CheckPlan(*tree_, plan_);
+      needs_ties = tree_->NeedsTies(plan_);
+    }
+    SHERD_ASSIGN_OR_RETURN(
+        const uint64_t any_needs_ties,
+        transaction_.AgreeOnMaximum(
+            status, {Fingerprint().Add(text).value(), [&text] { return text; }},
+            needs_ties ? 1 : 0));
+    return any_needs_ties == 0 ? absl::OkStatus() : AgreeOnTies();
+  }
+
+  // The source's ties are those of all ranks.
+  absl::Status AgreeOnTies() {
+    absl::StatusOr<std::vector<std::string>> all =
+        AllGatherStrings(*group_, tree_->TiesOf(plan_));
+    if (!all.ok()) return transaction_.Fail(all.status());
+    // ShardTensor refuses a source that is no rank.
+    if (src_rank_ < 0 || src_rank_ >= group_->size()) return absl::OkStatus();
+    ties_ = std::move((*all)[static_cast<size_t>(src_rank_)]);
+    return transaction_.Agree(tree_->TieAs(ties_, plan_));
   }
 
   // All ranks get here together: an error of ShardTensor is that of all.
   absl::Status Shard(const std::string& path, const ShardingSpecPtr& spec) {
     // With a tensor that is tied to it: the ranks have compared their ties.
     if (sharded_.contains(path)) return absl::OkStatus();
+    if (!sharders_.empty()) {
+      SHERD_RETURN_IF_ERROR(transaction_.Agree(LookAtTree()));
+    }
     const absl::StatusOr<NamedMember> member =
-        internal::FindPlannedMember(root_, path);
+        internal::FindPlannedMember(*tree_, path);
     // A sharder has changed it.
     if (!member.ok()) return transaction_.Agree(member.status());
     absl::StatusOr<ShardedTensor> sharded =
@@ -81,52 +112,61 @@ class PlanRun {
       return transaction_.Fail(Annotate(sharded.status(), path));
     }
     bool is_parameter = member->kind == MemberKind::kParameter;
-    for (const internal::TensorHolder& tied : holders_->Of(member->value)) {
+    const auto holders = tree_->HoldersOf(path);
+    for (const internal::TensorHolder& tied : holders) {
       is_parameter |= tied.kind == MemberKind::kParameter;
       sharded_.insert(tied.path);
     }
     sharded->SetRequiresGrad(is_parameter && (sharded->is_floating_point() ||
                                               sharded->is_complex()));
-    internal::ReplaceMember(*member->module, member->name, *sharded);
-    holders_->Replace(member->value, *std::move(sharded));
+    replacements_.Add(holders, *std::move(sharded));
     return absl::OkStatus();
   }
 
   absl::Status Replace(const std::string& path, Sharder& sharder) {
+    replacements_.Apply();
+    sharders_.push_back(path);
     return transaction_.Agree(
         Annotate(ReplaceHere(path, sharder),
                  absl::StrCat("the sharder for `", path, "`")));
   }
 
   absl::Status ReplaceHere(const std::string& path, Sharder& sharder) {
-    const auto [parent_path, name] = internal::SplitPath(path);
-    SHERD_ASSIGN_OR_RETURN(Module * parent, Find(root_, parent_path));
-    SHERD_ASSIGN_OR_RETURN(const internal::ModuleContents contents,
-                           internal::ContentsOf(*parent));
-    const std::shared_ptr<Module> child = contents.FindChild(name);
-    if (child == nullptr) return internal::NoAttribute(*parent, path, name);
+    SHERD_ASSIGN_OR_RETURN(const std::shared_ptr<Module> child,
+                           tree_->ChildAt(path));
     SHERD_ASSIGN_OR_RETURN(std::shared_ptr<Module> result,
                            sharder.Shard(child));
     if (result == nullptr) {
       return absl::InvalidArgumentError("Shard returned no module");
     }
-    SHERD_RETURN_IF_ERROR(
-        internal::ReplaceChild(*parent, name, std::move(result)));
-    // The tree is another one, and may be none: a module may be in itself.
-    absl::StatusOr<TensorHolders> holders = TensorHolders::Find(root_);
-    SHERD_RETURN_IF_ERROR(holders.status());
-    SHERD_RETURN_IF_ERROR(holders_->CheckTies(root_));
-    holders_ = std::move(holders);
+    return tree_->ReplaceChild(path, std::move(result));
+  }
+
+  // After sharders: the tree is another one, and may be none, as when a module
+  // is in itself.
+  absl::Status LookAtTree() {
+    if (sharders_.empty()) return absl::OkStatus();
+    const std::string names =
+        sharders_.size() == 1
+            ? absl::StrCat("the sharder for `", sharders_[0], "`")
+            : absl::StrCat("the sharders for `", sharders_.front(), "` to `",
+                           sharders_.back(), "`");
+    sharders_.clear();
+    absl::StatusOr<PlanTree> now = PlanTree::Of(root_);
+    SHERD_RETURN_IF_ERROR(Annotate(now.status(), names));
+    now->TieWhatFits(ties_);
+    SHERD_RETURN_IF_ERROR(Annotate(tree_->CheckTies(*now), names));
+    tree_ = std::move(now);
     return absl::OkStatus();
   }
 
   absl::Status AddHooks() {
     for (const OutputPlanEntry& entry : plan_.output_plan) {
-      SHERD_ASSIGN_OR_RETURN(Module * module, Find(root_, entry.path));
+      SHERD_ASSIGN_OR_RETURN(Module * module, tree_->Find(entry.path));
       SHERD_RETURN_IF_ERROR(ReshardOutput(*module, entry.spec));
     }
     for (const std::string& path : plan_.return_local_tensor) {
-      SHERD_ASSIGN_OR_RETURN(Module * module, Find(root_, path));
+      SHERD_ASSIGN_OR_RETURN(Module * module, tree_->Find(path));
       CollectLocalShard(*module);
     }
     return absl::OkStatus();
@@ -137,9 +177,16 @@ class PlanRun {
   const int src_rank_;
   const std::shared_ptr<ProcessGroup> group_;
   ShardingTransaction transaction_;
-  absl::StatusOr<TensorHolders> holders_;
+  // As it was when LookAtTree was last called.
+  absl::StatusOr<PlanTree> tree_;
+  // Those of the source, if a rank needs them.
+  std::string ties_;
+  // Not yet in the model.
+  internal::TensorReplacements replacements_;
   // Paths of members that hold what was sharded.
   absl::flat_hash_set<std::string> sharded_;
+  // Paths of the sharders that have run since then.
+  std::vector<std::string> sharders_;
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "sherd/core/nn/sharding_plan.h"
 
-#include <functional>
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,7 +16,7 @@
 #include "sherd/core/nn/containers.h"
 #include "sherd/core/nn/module.h"
 #include "sherd/core/nn/module_tree.h"
-#include "sherd/core/nn/tree/module_access.h"
+#include "sherd/core/nn/plan/plan_cases.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/testing/kits/same_error.h"
@@ -28,6 +29,15 @@
 namespace sherd {
 namespace {
 
+using internal::Contents;
+using internal::KeepingSharder;
+using internal::MakeLinear;
+using internal::MakeModel;
+using internal::MakeSharder;
+using internal::ModulePtr;
+using internal::PathOfBag;
+using internal::ShardedAt;
+using internal::SharderPtr;
 using ::sherd::testing::Chunks;
 using ::sherd::testing::HasPattern;
 using ::sherd::testing::IsOk;
@@ -44,87 +54,6 @@ constexpr absl::StatusCode kPrecondition =
     absl::StatusCode::kFailedPrecondition;
 constexpr MemberKind kParameter = MemberKind::kParameter;
 constexpr int kRanks = 3;
-
-using SharderPtr = std::shared_ptr<Sharder>;
-using ModulePtr = std::shared_ptr<Module>;
-
-std::shared_ptr<TestModule> MakeLinear(uint64_t salt = 0) {
-  auto linear = std::make_shared<TestModule>("Linear");
-  linear->members = {
-      {kParameter, "weight", PatternTensor({12, 4}, kFloat32, salt)},
-      {kParameter, "bias", ValueList{}}};
-  return linear;
-}
-
-// ebc.bags.0.weight to ebc.bags.9.weight, embx.weight, fc.weight, fc.bias.
-std::shared_ptr<TestModule> MakeModel() {
-  auto bags = std::make_shared<ModuleDict>();
-  for (int i = 0; i < 10; ++i) {
-    auto bag = std::make_shared<TestModule>("Bag");
-    bag->members = {
-        {kParameter, "weight", PatternTensor({10, 8}, kFloat32, i)}};
-    EXPECT_THAT(bags->Insert(absl::StrCat(i), bag), IsOk());
-  }
-  auto ebc = std::make_shared<TestModule>("Collection");
-  ebc->children = {{"bags", bags}};
-  auto model = std::make_shared<TestModule>("Model");
-  model->children = {
-      {"ebc", ebc}, {"ebcx", MakeLinear(20)}, {"fc", MakeLinear(21)}};
-  return model;
-}
-
-// A sharder of a test.
-class FunctionSharder : public Sharder {
- public:
-  using Function = std::function<absl::StatusOr<ModulePtr>(const ModulePtr&)>;
-  explicit FunctionSharder(Function function)
-      : function_(std::move(function)) {}
-  absl::StatusOr<ModulePtr> Shard(const ModulePtr& module) override {
-    return function_(module);
-  }
-
- private:
-  Function function_;
-};
-
-SharderPtr MakeSharder(FunctionSharder::Function function) {
-  return std::make_shared<FunctionSharder>(std::move(function));
-}
-
-SharderPtr KeepingSharder() {
-  return MakeSharder([](const ModulePtr& module) { return module; });
-}
-
-std::string PathOfBag(int i) { return absl::StrCat("bags.", i, ".weight"); }
-
-// What a tree holds: kinds, addresses of plain tensors, modules and how many
-// hooks they have. Two equal texts mean that nothing has changed.
-std::string Contents(Module& root) {
-  std::string text;
-  const auto modules = NamedModules(root).value();
-  const auto parameters = NamedParameters(root).value();
-  const auto hooks = [](Module& module) {
-    return internal::ModuleAccess::HooksOf(module).output.size();
-  };
-  absl::StrAppend(&text, hooks(root), "\n");
-  for (const NamedModule& m : modules) {
-    absl::StrAppend(&text, m.name, " ", m.module->type_name(), " ",
-                    reinterpret_cast<uintptr_t>(m.module.get()), " ",
-                    hooks(*m.module), "\n");
-  }
-  for (const NamedValue& p : parameters) {
-    absl::StrAppend(&text, p.name, " ", p.value.ToString());
-    if (const auto* tensor = p.value.get_if<Tensor>()) {
-      absl::StrAppend(&text, " ", reinterpret_cast<uintptr_t>(tensor->data()));
-    }
-    absl::StrAppend(&text, "\n");
-  }
-  return text;
-}
-
-const ShardedTensor& ShardedAt(const Value& value) {
-  return *value.get_if<ShardedTensor>();
-}
 
 TEST(ShardParameterTest, AParameterBecomesShardedAndAsBefore) {
   RunLocalRanks(kRanks, [](ProcessGroup& group) {
@@ -353,261 +282,47 @@ TEST(ShardModuleTest, PathsConflictByNamesAndNotByLetters) {
   });
 }
 
-// `fc.weight` is also `ebcx.weight`, and in a list.
-std::shared_ptr<TestModule> MakeTiedModel() {
-  auto model = MakeModel();
-  const Value weight = *Get(*model, "fc.weight");
-  EXPECT_THAT(Set(*model, "ebcx.weight", weight), IsOk());
-  model->members = {{MemberKind::kAttribute, "list",
-                     ValueList{Value(), ValueMap{{"a", weight}}}}};
-  return model;
-}
+// Counts how often it is walked through.
+class CountedModule : public TestModule {
+ public:
+  int64_t visits = 0;
 
-const void* LocalDataOf(const Value& value) {
-  return ShardedAt(value).local_tensor()->data();
-}
-
-TEST(ShardModuleTest, TiedMembersAreShardedTogetherAndStayTied) {
-  RunLocalRanks(kRanks, [](ProcessGroup&) {
-    const ShardingSpecPtr rows = Chunks(0, kRanks);
-    const std::vector<ShardingPlan> plans = {
-        {.plan = {{"fc.weight", rows}}},
-        {.plan = {{"ebcx.weight", rows}}},
-        {.plan = {{"fc.weight", rows}, {"ebcx.weight", Chunks(0, kRanks)}}}};
-    for (const ShardingPlan& plan : plans) {
-      const auto model = MakeTiedModel();
-      ASSERT_THAT(ShardModule(*model, plan), IsOk());
-      const Value weight = *Get(*model, "fc.weight");
-      EXPECT_TRUE(HasPattern(ShardedAt(weight), 21));
-      EXPECT_TRUE(ShardedAt(weight).requires_grad());
-      EXPECT_EQ(LocalDataOf(*Get(*model, "ebcx.weight")), LocalDataOf(weight));
-      const Value list = *Get(*model, "list");
-      const Value& item = (*list.get_if<ValueList>())[1];
-      EXPECT_EQ(LocalDataOf(item.get_if<ValueMap>()->at("a")),
-                LocalDataOf(weight));
-      // Other tensors are as they were.
-      EXPECT_EQ(Get(*model, "ebc.bags.0.weight")->kind(), ValueKind::kTensor);
-    }
-    // One module with two paths.
-    TestModule root;
-    root.children = {{"a", MakeLinear(4)}};
-    root.children.push_back({"b", root.children[0].module});
-    ASSERT_THAT(
-        ShardModule(root, {.plan = {{"a.weight", rows}, {"b.weight", rows}}}),
-        IsOk());
-    EXPECT_TRUE(HasPattern(ShardedAt(*Get(root, "b.weight")), 4));
-  });
-}
-
-TEST(ShardModuleTest, AnAttributeTiedToAParameterRequiresAGradient) {
-  RunLocalRanks(2, [](ProcessGroup&) {
-    const auto fc = MakeLinear();
-    fc->members.push_back({MemberKind::kAttribute, "a", *Get(*fc, "weight")});
-    ASSERT_THAT(ShardParameter(*fc, "a", Chunks(0, 2)), IsOk());
-    EXPECT_TRUE(ShardedAt(*Get(*fc, "weight")).requires_grad());
-  });
-}
-
-TEST(ShardModuleTest, RefusesToSeparateTiedMembersAndNamesBoth) {
-  RunLocalRanks(kRanks, [](ProcessGroup& group) {
-    const auto model = MakeTiedModel();
-    const ShardingSpecPtr rows = Chunks(0, kRanks);
-    const auto shards_one =
-        MakeSharder([&](const ModulePtr& fc) -> absl::StatusOr<ModulePtr> {
-          SHERD_RETURN_IF_ERROR(ShardParameter(*fc, "weight", rows));
-          return fc;
-        });
-    const auto replaces_one =
-        MakeSharder([](const ModulePtr&) -> absl::StatusOr<ModulePtr> {
-          return MakeLinear(21);
-        });
-    const struct {
-      ShardingPlan plan;
-      std::string phrase;
-    } kCases[] = {
-        {{.plan = {{"fc.weight", rows}, {"ebcx.weight", Chunks(1, kRanks)}}},
-         "`ebcx.weight` and `fc.weight` are one tensor, which is sharded once, "
-         "but the plan has two layouts"},
-        {{.plan = {{"fc.weight", rows}, {"ebcx", KeepingSharder()}}},
-         "`fc.weight` and `ebcx.weight` are one tensor, which is sharded once, "
-         "but the sharder for `ebcx` decides"},
-        {{.plan = {{"fc", shards_one}}},
-         "the sharder for `fc`: `ebcx.weight` and `fc.weight` were one tensor"},
-        {{.plan = {{"fc", replaces_one}}}, "were one tensor and are two"},
-    };
-    for (const auto& c : kCases) {
-      SCOPED_TRACE(c.phrase);
-      const std::string before = Contents(*model);
-      EXPECT_THAT(ShardModule(*model, c.plan),
-                  StatusIs(kPrecondition, c.phrase));
-      EXPECT_EQ(Contents(*model), before);
-    }
-    // A sharder that takes both.
-    EXPECT_THAT(ShardModule(*model, {.plan = {{"fc", KeepingSharder()},
-                                              {"ebcx", KeepingSharder()}}}),
-                IsOk());
-    if (group.rank() == 1) {
-      ASSERT_THAT(Set(*model, "ebcx.weight", PatternTensor({12, 4}, kFloat32)),
-                  IsOk());
-    }
-    EXPECT_THAT(ShardModule(*model, {.plan = {{"fc.weight", rows}}}),
-                StatusIs(kInvalid, "rank 1 was called with other arguments"));
-  });
-}
-
-TEST(ShardModuleTest, ASharderThatReturnsWhatContainsItsModuleIsRefused) {
-  RunLocalRanks(kRanks, [](ProcessGroup& group) {
-    const auto model = MakeModel();
-    for (const bool root : {true, false}) {
-      for (const bool everywhere : {true, false}) {
-        const auto sharder = MakeSharder(
-            [&](const ModulePtr& bags) -> absl::StatusOr<ModulePtr> {
-              if (!everywhere && group.rank() != 1) return bags;
-              if (root) return model;
-              auto wrapped = std::make_shared<TestModule>("Wrapped");
-              wrapped->children = {{"ebc", model->children[0].module}};
-              return wrapped;
-            });
-        const std::string before = Contents(*model);
-        EXPECT_THAT(
-            ShardModule(*model, {.plan = {{"fc.weight", Chunks(0, kRanks)},
-                                          {"ebc.bags", sharder}}}),
-            StatusIs(kInvalid, "no module may be a member of itself"));
-        EXPECT_EQ(Contents(*model), before);
-      }
-    }
-    EXPECT_THAT(ShardParameter(*model, "fc.weight", Chunks(0, kRanks)), IsOk());
-  });
-}
-
-TEST(ShardModuleTest, ATreeWithAModuleInItselfIsAnErrorOfAllRanks) {
-  RunLocalRanks(kRanks, [](ProcessGroup& group) {
-    const auto model = MakeModel();
-    if (group.rank() == 1) model->children.push_back({"self", model});
-    EXPECT_THAT(
-        ShardModule(*model, {.plan = {{"ebcx.weight", Chunks(0, kRanks)}}}),
-        StatusIs(kInvalid, "no module may be a member of itself"));
-    EXPECT_EQ(Get(*model, "ebcx.weight")->kind(), ValueKind::kTensor);
-    model->children.resize(3);
-  });
-}
-
-TEST(ShardModuleTest, AnInvalidTreeIsAnErrorOfAllRanks) {
-  RunLocalRanks(kRanks, [](ProcessGroup& group) {
-    const auto model = MakeModel();
-    if (group.rank() == 1) model->children[2].name = "ebc";
-    EXPECT_THAT(
-        ShardModule(*model, {.plan = {{"ebcx.weight", Chunks(0, kRanks)}}}),
-        StatusIs(kInvalid, "rank 1: Model names a member `ebc` twice"));
-  });
-}
-
-// Where the 7th of ten calls that a sharder makes fails, and how the sharder
-// goes on.
-enum class Failure { kOnAllRanks, kOnOneRank, kOfTheSharderOnOneRank };
-enum class Afterwards { kReturnsTheError, kIgnoresIt, kReturnsAnotherError };
-
-void ExpectRollBack(Failure failure, Afterwards afterwards) {
-  RunLocalRanks(kRanks, [&](ProcessGroup& group) {
-    const auto model = MakeModel();
-    const bool here = failure == Failure::kOnAllRanks || group.rank() == 1;
-    if (failure != Failure::kOfTheSharderOnOneRank && here) {
-      ASSERT_THAT(Set(*model, "ebc.bags.6.weight",
-                      PatternTensor({8, 10}, kFloat32).Transpose(0, 1).value()),
-                  IsOk());
-    }
-    const std::string before = Contents(*model);
-    const auto shard = [&](const ModulePtr& ebc) -> absl::Status {
-      SHERD_ASSIGN_OR_RETURN(Module * bags, Find(*ebc, "bags"));
-      for (int i = 0; i < 10; ++i) {
-        if (i == 6 && failure == Failure::kOfTheSharderOnOneRank && here) {
-          return absl::InvalidArgumentError("not a contiguous idea");
-        }
-        SHERD_RETURN_IF_ERROR(
-            ShardModule(*ebc, {.plan = {{PathOfBag(i), Chunks(0, kRanks)}},
-                               .return_local_tensor = {"bags"}}));
-        dynamic_cast<ModuleDict*>(bags)->Erase(absl::StrCat(i + 10));
-      }
-      return absl::OkStatus();
-    };
-    const auto sharder =
-        MakeSharder([&](const ModulePtr& ebc) -> absl::StatusOr<ModulePtr> {
-          const absl::Status status = shard(ebc);
-          // What a sharder did to the children is undone, too.
-          SHERD_ASSIGN_OR_RETURN(Module * bags, Find(*ebc, "bags"));
-          EXPECT_TRUE(dynamic_cast<ModuleDict*>(bags)->Erase("3"));
-          EXPECT_FALSE(status.ok());
-          const bool own = failure == Failure::kOfTheSharderOnOneRank && here;
-          if (afterwards == Afterwards::kReturnsTheError || own) return status;
-          if (afterwards == Afterwards::kIgnoresIt) return ebc;
-          return absl::DataLossError("another error");
-        });
-    EXPECT_THAT(
-        ShardModule(*model, {.plan = {{"fc.weight", Chunks(0, kRanks)},
-                                      {"ebc", sharder},
-                                      {"ebcx.weight", Chunks(0, kRanks)}}}),
-        StatusIs(kInvalid, "not a contiguous"));
-    EXPECT_EQ(Contents(*model), before);
-    // The group works.
-    EXPECT_THAT(ShardParameter(*model, "fc.weight", Chunks(0, kRanks)), IsOk());
-  });
-}
-
-TEST(ShardModuleTest, AFailureOfTheSeventhOfTenLeavesTheModuleAsItWas) {
-  for (const Failure failure : {Failure::kOnAllRanks, Failure::kOnOneRank,
-                                Failure::kOfTheSharderOnOneRank}) {
-    for (const Afterwards afterwards :
-         {Afterwards::kReturnsTheError, Afterwards::kIgnoresIt,
-          Afterwards::kReturnsAnotherError}) {
-      SCOPED_TRACE(absl::StrCat(static_cast<int>(failure), " ",
-                                static_cast<int>(afterwards)));
-      ExpectRollBack(failure, afterwards);
-    }
+ protected:
+  void Visit(ModuleVisitor& v) override {
+    ++visits;
+    TestModule::Visit(v);
   }
-}
+};
 
-TEST(ShardModuleTest, ASharderMayShardAModuleOfItsOwnAndFailThen) {
-  RunLocalRanks(kRanks, [](ProcessGroup&) {
-    const auto model = MakeModel();
-    const std::string before = Contents(*model);
-    const auto sharder =
-        MakeSharder([](const ModulePtr& ebc) -> absl::StatusOr<ModulePtr> {
-          // Does not exist any more when the model is put back.
-          TestModule own;
-          own.children = {{"ebc", ebc}, {"fc", MakeLinear()}};
-          const ShardingSpecPtr rows = Chunks(0, kRanks);
-          SHERD_RETURN_IF_ERROR(ShardModule(
-              own, {.plan = {{"ebc.bags.0.weight", rows}, {"fc.weight", rows}},
-                    .return_local_tensor = {"ebc"}}));
-          return absl::DataLossError("after that");
-        });
-    EXPECT_THAT(ShardModule(*model, {.plan = {{"ebc", sharder}}}),
-                StatusIs(absl::StatusCode::kDataLoss, "after that"));
-    EXPECT_EQ(Contents(*model), before);
-  });
-}
-
-TEST(ShardModuleTest, AnInnerGroupsFailureReachesTheOuterGroup) {
-  RunLocalRanks(kRanks, [](ProcessGroup& group) {
-    SHERD_ASSERT_OK_AND_ASSIGN(const auto pair, group.NewGroup({0, 1}));
-    const auto model = MakeModel();
-    const std::string before = Contents(*model);
-    const auto sharder =
-        MakeSharder([&](const ModulePtr& ebc) -> absl::StatusOr<ModulePtr> {
-          if (!pair->is_member()) return ebc;
-          SHERD_RETURN_IF_ERROR(ShardParameter(*ebc, PathOfBag(0), Chunks(0, 2),
-                                               {.group = pair}));
-          const absl::Status status =
-              ShardParameter(*ebc, group.rank() == 1 ? "foo" : PathOfBag(1),
-                             Chunks(0, 2), {.group = pair});
-          EXPECT_THAT(status, StatusIs(kNotFound, "has no attribute `foo`"));
-          // Whatever the sharder makes of it.
-          return ebc;
-        });
-    EXPECT_THAT(ShardModule(*model, {.plan = {{"ebc", sharder}}}),
-                StatusIs(kNotFound, "has no attribute `foo`"));
-    EXPECT_EQ(Contents(*model), before);
-    EXPECT_THAT(group.Barrier(), IsOk());
+TEST(ShardModuleTest, AContainerIsWalkedThroughAsOftenForAllEntriesAsForOne) {
+  constexpr int kEntries = 20000;
+  RunLocalRanks(1, [](ProcessGroup&) {
+    const auto visits_with = [](int entries, bool sharders) {
+      TestModule root;
+      const auto dict = std::make_shared<CountedModule>();
+      root.children = {{"dict", dict}};
+      const Tensor zeros = Tensor::Zeros({2}).value();
+      ShardingPlan plan;
+      for (int i = 0; i < std::max(entries, 10); ++i) {
+        auto module = std::make_shared<TestModule>();
+        module->members = {{kParameter, "w", zeros.Clone().value()}};
+        dict->children.push_back({absl::StrCat(i), std::move(module)});
+        if (i >= entries) continue;
+        if (sharders) {
+          plan.plan.push_back({absl::StrCat("dict.", i), KeepingSharder()});
+        } else {
+          plan.plan.push_back({absl::StrCat("dict.", i, ".w"), Chunks(0, 1)});
+        }
+      }
+      EXPECT_THAT(ShardModule(root, plan), IsOk());
+      EXPECT_EQ(Get(root, "dict.0.w")->kind(),
+                sharders ? ValueKind::kTensor : ValueKind::kShardedTensor);
+      return dict->visits;
+    };
+    EXPECT_EQ(visits_with(kEntries, false), visits_with(1, false));
+    // A sharder takes its module out, and puts another one in.
+    EXPECT_EQ(visits_with(kEntries / 10, true) - visits_with(1, true),
+              2 * (kEntries / 10 - 1));
   });
 }
 
