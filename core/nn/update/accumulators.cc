@@ -18,6 +18,7 @@
 #include "sherd/core/nn/lookup/pool_kernels.h"
 #include "sherd/core/sharding/sharded_tensor_like.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/sharding/tensor/reshard_observer.h"
 #include "sherd/core/sharding/tensor/sharded_tensor_access.h"
 #include "sherd/core/tensor/shape.h"
 
@@ -56,7 +57,8 @@ TableKey KeyOf(const EmbeddingTable& table) {
           .columns = tensor.sizes()[1]};
 }
 
-// The accumulators of this process, by table.
+// The accumulators of this process, by table. Each access also looks at some
+// entries in turn, and takes out those whose table is gone.
 class AccumulatorRegistry {
  public:
   // Lives forever.
@@ -66,7 +68,10 @@ class AccumulatorRegistry {
   }
 
   Value Find(const EmbeddingTable& table) {
+    // Destroyed after the lock.
+    std::vector<Value> gone;
     absl::MutexLock lock(&mutex_);
+    TakeGone(gone);
     const auto found = accumulators_.find(KeyOf(table));
     return found == accumulators_.end() ? Value() : found->second;
   }
@@ -74,27 +79,51 @@ class AccumulatorRegistry {
   void Set(const EmbeddingTable& table, Value accumulator) {
     TableKey key = KeyOf(table);
     if (key.memory.expired()) return;
-    // Destroyed after the lock, as is what `accumulator` replaces.
-    std::vector<Value> old;
+    // As above; so is what `accumulator` replaces.
+    std::vector<Value> gone;
     absl::MutexLock lock(&mutex_);
-    const auto found = accumulators_.find(key);
-    if (found != accumulators_.end()) {
-      std::swap(found->second, accumulator);
-      if (found->second.is_none()) accumulators_.erase(found);
+    TakeGone(gone);
+    if (accumulator.is_none()) {
+      const auto found = accumulators_.find(key);
+      if (found != accumulators_.end()) gone.push_back(Erase(found));
       return;
     }
-    if (accumulator.is_none()) return;
-    for (auto it = accumulators_.begin(); it != accumulators_.end();) {
-      const bool gone = it->first.memory.expired();
-      if (gone) old.push_back(std::move(it->second));
-      it = gone ? accumulators_.erase(it) : std::next(it);
-    }
-    accumulators_.emplace(std::move(key), std::move(accumulator));
+    std::swap(accumulators_[std::move(key)], accumulator);
   }
 
  private:
+  using Accumulators = std::map<TableKey, Value>;
+
+  AccumulatorRegistry() {
+    SetReshardObserver(
+        [](const ShardedTensor& before, const ShardedTensor& after) {
+          Value accumulator = Get().Find(before);
+          if (!accumulator.is_none()) Get().Set(after, std::move(accumulator));
+        });
+  }
+
+  Value Erase(Accumulators::iterator entry)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    Value value = std::move(entry->second);
+    if (entry == next_) ++next_;
+    accumulators_.erase(entry);
+    return value;
+  }
+
+  void TakeGone(std::vector<Value>& gone)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    constexpr int kAtOnce = 2;
+    for (int i = 0; i < kAtOnce && !accumulators_.empty(); ++i) {
+      if (next_ == accumulators_.end()) next_ = accumulators_.begin();
+      const auto entry = next_++;
+      if (entry->first.memory.expired()) gone.push_back(Erase(entry));
+    }
+  }
+
   absl::Mutex mutex_;
-  std::map<TableKey, Value> accumulators_ ABSL_GUARDED_BY(mutex_);
+  Accumulators accumulators_ ABSL_GUARDED_BY(mutex_);
+  // The entry to look at next, or the end.
+  Accumulators::iterator next_ ABSL_GUARDED_BY(mutex_) = accumulators_.end();
 };
 
 int64_t ColumnsOf(const PlannedTable& planned, SparseRule rule) {

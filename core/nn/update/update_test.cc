@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -9,8 +10,10 @@
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/nn/lookup.h"
 #include "sherd/core/nn/update/update_cases.h"
+#include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/tensor/storage.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
@@ -55,6 +58,63 @@ TEST(UpdateTest, ReplicasInOneProcessStayEqual) {
     EXPECT_THAT(table.local_shards()[0].tensor,
                 TensorBitwiseEq(table.local_shards()[1].tensor));
   }
+}
+
+std::weak_ptr<Storage> MemoryOfAccumulator(const EmbeddingTable& table) {
+  return GetAccumulator(table).get_if<Tensor>()->storage();
+}
+
+TEST(UpdateTest, AnAccumulatorIsReleasedAfterItsTable) {
+  const Tensor ids = Tensor::FromSpan<int64_t>({3, 1}, {2, 1}).value();
+  const auto train = [&](const Tensor& table) {
+    ASSERT_THAT(Update({{table, {ids}}}, {Tensor::Ones({2, 2}).value()},
+                       {.rule = SparseRule::kAdagrad}),
+                IsOk());
+  };
+  const Tensor kept = Tensor::Ones({4, 2}).value();
+  train(kept);
+  const std::weak_ptr<Storage> of_kept = MemoryOfAccumulator(kept);
+  std::vector<std::weak_ptr<Storage>> of_gone;
+  for (int i = 0; i < 10; ++i) {
+    const Tensor table = Tensor::Ones({4, 2}).value();
+    train(table);
+    of_gone.push_back(MemoryOfAccumulator(table));
+  }
+  // No other table is trained.
+  for (int i = 0; i < 1000; ++i) (void)GetAccumulator(kept);
+  for (const std::weak_ptr<Storage>& gone : of_gone) {
+    EXPECT_TRUE(gone.expired());
+  }
+  EXPECT_FALSE(of_kept.expired());
+}
+
+TEST(UpdateTest, AnAccumulatorGoesWhereReshardMovesItsTable) {
+  RunLocalRanks(2, [](ProcessGroup&) {
+    const auto rows =
+        ChunkShardingSpec::Create(0, PlacementsOnRanks(2)).value();
+    const auto columns =
+        ChunkShardingSpec::Create(1, PlacementsOnRanks(2)).value();
+    const Tensor ids = Tensor::FromSpan<int64_t>({3, 1}, {2, 1}).value();
+    for (const SparseRule rule :
+         {SparseRule::kAdagrad, SparseRule::kRowWiseAdagrad}) {
+      ShardedTensor moved = ShardedTensor::Ones(rows, {4, 2}).value();
+      const ShardedTensor stays = moved.Clone().value();
+      for (const auto& next : {columns, rows, rows}) {
+        for (const ShardedTensor& table : {moved, stays}) {
+          ASSERT_THAT(Update({{table, {ids}}}, {Tensor::Ones({2, 2}).value()},
+                             {.rule = rule, .learning_rate = 0.1}),
+                      IsOk());
+        }
+        EXPECT_THAT(moved.AllGather().value(),
+                    TensorBitwiseEq(stays.AllGather()));
+        ASSERT_THAT(moved.Reshard(next), IsOk());
+        EXPECT_FALSE(GetAccumulator(moved).is_none());
+      }
+      // Copies have none, as those of a parameter.
+      EXPECT_TRUE(GetAccumulator(moved.Clone().value()).is_none());
+      EXPECT_TRUE(GetAccumulator(moved.Resharded(columns).value()).is_none());
+    }
+  });
 }
 
 TEST(UpdateTest, RandomTablesAndBagsHaveTheBitsOfTheModel) {

@@ -1,3 +1,4 @@
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "sherd/core/sharding/plan/reshard_plan.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/tensor/local_shards.h"
+#include "sherd/core/sharding/tensor/reshard_observer.h"
 #include "sherd/core/sharding/tensor/shard_publication.h"
 #include "sherd/core/sharding/tensor/sharded_tensor_access.h"
 #include "sherd/core/sharding/tensor/sharded_tensor_state.h"
@@ -125,6 +127,8 @@ absl::Status Collect(const ShardedTensor& tensor, ProcessGroup& group,
 
 // Another layout
 
+std::atomic<internal::ReshardObserver> reshard_observer = nullptr;
+
 absl::StatusOr<ReshardExecutor> PrepareMove(const ShardedTensor& src,
                                             const ShardedTensor& dst,
                                             const ReshardOptions& options) {
@@ -213,6 +217,10 @@ absl::StatusOr<Tensor> ShardedTensor::AllGather(
   return out;
 }
 
+void internal::SetReshardObserver(ReshardObserver observer) {
+  reshard_observer = observer;
+}
+
 absl::Status ShardedTensor::Reshard(const ShardingSpecPtr& target,
                                     const ReshardOptions& options) {
   SHERD_ASSIGN_OR_RETURN(ProcessGroup* const group,
@@ -249,8 +257,13 @@ absl::Status ShardedTensor::Reshard(const ShardingSpecPtr& target,
                   [&] { return DescribeMove(*this, result); }},
                  options.timeout));
   SHERD_ASSIGN_OR_RETURN(
-      *this, internal::PublishAs("reshard", *this, std::move(result),
-                                 {.timeout = options.timeout}));
+      ShardedTensor published,
+      internal::PublishAs("reshard", *this, std::move(result),
+                          {.timeout = options.timeout}));
+  const ShardedTensor before = std::exchange(*this, std::move(published));
+  if (const internal::ReshardObserver observe = reshard_observer.load()) {
+    observe(before, *this);
+  }
   return absl::OkStatus();
 }
 
