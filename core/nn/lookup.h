@@ -144,7 +144,8 @@ struct LookUpOptions {
 //                        current stream of a device is being captured.
 //   kUnimplemented       max_norm with a table on a device; a device that pools
 //                        no rows; weights with another mode than kSum.
-//   kResourceExhausted   There is no memory for a result.
+//   kResourceExhausted   There is no memory for a result; or, with messages,
+//                        for another rank's ids: the group is poisoned.
 //   kDataLoss            A rank sent lengths or ids that cannot be; with
 //                        messages, the group is poisoned.
 //   other                Of a user's operation, see LookUpOp; on devices, of

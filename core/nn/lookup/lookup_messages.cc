@@ -63,6 +63,16 @@ std::byte* LookUpMessages::Buffer::Resize(size_t bytes) {
   return data.data();
 }
 
+absl::Status LookUpMessages::Buffer::Expect(size_t bytes) {
+  if (storage == nullptr || storage->size() < bytes) {
+    storage = nullptr;
+    // Some more, since calls differ in their numbers of ids.
+    SHERD_ASSIGN_OR_RETURN(storage, Storage::Allocate(bytes + bytes / 4));
+  }
+  size = bytes;
+  return absl::OkStatus();
+}
+
 absl::Status LookUpMessages::ResizeReply(Buffer& buffer, size_t bytes,
                                          const LookUpPlace& place,
                                          bool travels) {
@@ -363,7 +373,7 @@ absl::Status LookUpMessages::Run(ProcessGroup& group,
   const int rank = group.rank();
   for (size_t r = 0; r < received.size(); ++r) {
     if (static_cast<int>(r) == rank) continue;
-    requests_in_[r].Resize(received[r]);
+    SHERD_RETURN_IF_ERROR(requests_in_[r].Expect(received[r]));
     stats.id_bytes_sent += static_cast<int64_t>(lengths_[r]);
   }
   SHERD_RETURN_IF_ERROR(Exchange(group, options, requests_out_, requests_in_));

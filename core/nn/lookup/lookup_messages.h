@@ -52,9 +52,9 @@ class LookUpMessages {
   // stream of place.device; the host waits for it before it sends replies
   // itself.
   //
-  // Errors. Those of AllToAllV and DeviceRuntime, and kDataLoss for a malformed
-  // request. The other ranks depend on this one: abort the group after an
-  // error.
+  // Errors. Those of AllToAllV and DeviceRuntime, kDataLoss for a malformed
+  // request, kResourceExhausted. The other ranks depend on this one: abort the
+  // group after an error.
   absl::Status Run(ProcessGroup& group, const CollectiveOptions& options,
                    const LookUpPlace& place, absl::Span<PlannedTable> tables,
                    absl::Span<const uint64_t> received, RowPool& pool,
@@ -94,10 +94,15 @@ class LookUpMessages {
   // uses it longer than the call.
   struct Buffer {
     std::vector<std::byte> data;
+    // In place of `data`, if it is not null.
     std::shared_ptr<Storage> storage;
     size_t size = 0;
 
     std::byte* Resize(size_t bytes);
+    // For as many bytes as a peer announces: memory that is not touched before
+    // they arrive.
+    //   kResourceExhausted  There is no memory.
+    absl::Status Expect(size_t bytes);
     std::byte* begin() {
       return storage == nullptr ? data.data()
                                 : static_cast<std::byte*>(storage->data());

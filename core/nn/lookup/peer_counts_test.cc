@@ -1,5 +1,6 @@
 #include "sherd/core/nn/lookup/peer_counts.h"
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <random>
@@ -9,9 +10,12 @@
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/base/fingerprint.h"
+#include "sherd/core/comm/collective/agreement.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/nn/lookup.h"
 #include "sherd/core/nn/lookup/lookup_model.h"
+#include "sherd/core/nn/lookup/lookup_plan.h"
 #include "sherd/core/nn/lookup/max_norm.h"
 #include "sherd/core/nn/lookup/planned_table.h"
 #include "sherd/core/sharding/placement.h"
@@ -145,6 +149,35 @@ TEST(PeerCountsTest, MaxNormRefusesWhatAPeerSends) {
       }
     });
   }
+}
+
+// Rank 1 takes part in the agreement by hand, and announces more than there is.
+TEST(PeerCountsTest, AnAnnouncedLengthTakesNoMemoryBeforeItArrives) {
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    const ShardedTensor shards =
+        ShardsOf(Tensor::Full({6, 4}, 3.0F).value(),
+                 ChunkShardingSpec::Create(0, PlacementsOnRanks(2)).value());
+    const Tensor ids = Tensor::FromSpan<int64_t>({2, 5}, {1, 2}).value();
+    const std::vector<TableLookUp> lookups = {{shards, {ids}}};
+    if (group.rank() == 0) {
+      const absl::Status status = LookUp(lookups, {.direct = false}).status();
+      EXPECT_FALSE(status.ok());
+      EXPECT_FALSE(absl::IsDeadlineExceeded(status)) << status;
+      return;
+    }
+    LookUpPlan plan(&group);
+    bool planned = false;
+    ASSERT_THAT(plan.Set(lookups, planned), IsOk());
+    const uint64_t fingerprint =
+        Fingerprint()
+            .Add(int64_t{0})
+            .Add(static_cast<int64_t>(plan.FingerprintOfCall()))
+            .value();
+    const std::array<uint64_t, 4> note = {0, 0, uint64_t{1} << 39, 0};
+    EXPECT_THAT(AgreeAndGather(group, LookUpOp::kName, absl::OkStatus(),
+                               {fingerprint}, note),
+                IsOk());
+  });
 }
 
 }  // namespace
