@@ -89,7 +89,8 @@ struct UpdateOptions {
 //   kInvalidArgument     As LookUp; there is not one gradient per lookup, or it
 //                        is of another size or dtype than the result; the
 //                        learning rate or eps is not finite or negative; the
-//                        accumulator of a table is of another size or dtype.
+//                        accumulator of a table is of another size or dtype;
+//                        rows of a table coincide in memory.
 //                        Ranks pass other tables or options.
 //   kFailedPrecondition  As LookUp; a table may not be written to.
 //   kUnimplemented       As LookUp; tables or gradients on a device; mode kMax,
@@ -110,7 +111,8 @@ struct UpdateOptions {
 // are copied once and read by the owners; one all_gather before and one after,
 // and one more if a table with kRowWiseAdagrad is cut by columns. Messages: an
 // all_gather, an all_to_all_v of ids and of the gradients' columns to their
-// owners, and in that case an all_gather_v of sums of squares.
+// owners, and in that case an all_gather_v of sums of squares; an all_gather
+// where a rank's memory for what it receives is to grow.
 absl::Status Update(absl::Span<const TableLookUp> lookups,
                     absl::Span<const Tensor> gradients,
                     const UpdateOptions& options = {});
@@ -119,24 +121,27 @@ absl::Status Update(absl::Span<const TableLookUp> lookups,
 // ShardedTensor as the table is; none if there is none yet.
 //
 // It belongs to the table's elements, as optimizer.state[parameter] of PyTorch
-// belongs to the parameter: all handles of the table have it, and it goes with
-// them. Embedding and EmbeddingBag have it as their buffer `accumulator`, so
-// that State, LoadState, checkpoints, Clone and plans take it along. A table
-// that is no module's is saved like this:
+// belongs to the parameter: all handles of the table have it. It goes with a
+// handle that Reshard gives another layout; copies (Clone, Resharded, To) begin
+// without one, as copies of a parameter do. Embedding and EmbeddingBag have it
+// as their buffer `accumulator`, so that State, LoadState, checkpoints, Clone
+// and plans take it along. A table that is no module's is saved like this:
 //
 //     SHERD_ASSIGN_OR_RETURN(ShardedTensor sums,
 //                            GetAccumulator(table).Get<ShardedTensor>());
 //     SHERD_RETURN_IF_ERROR(state.Set("optimizer.user", sums));
 //
+// Memory. It is released after the table: when as many accumulators as there
+// are have been looked for or set.
+//
 // Threads. Safe.
 Value GetAccumulator(const EmbeddingTable& table);
 
-// Replaces the accumulator of a table, as after loading a checkpoint or after
-// the table moved to other memory (Reshard, Clone). none: the next Update
-// begins with 0. A sharded one of another layout than the table's, and for a
-// sharded table a Tensor, which is the whole on every rank, are copied into the
-// table's layout by the next Update. On all ranks alike. Does nothing for a
-// table that was not created.
+// Replaces the accumulator of a table, as after loading a checkpoint or for a
+// copy of the table. none: the next Update begins with 0. A sharded one of
+// another layout than the table's, and for a sharded table a Tensor, which is
+// the whole on every rank, are copied into the table's layout by the next
+// Update. On all ranks alike. Does nothing for a table that was not created.
 //
 // Threads. Safe, but not during an Update of the table.
 void SetAccumulator(const EmbeddingTable& table, Value accumulator);
@@ -162,7 +167,7 @@ struct SgdOptions {
 //   kInvalidArgument     There is not one gradient per parameter; kinds, sizes,
 //                        dtypes, devices or layouts differ; a parameter is
 //                        neither a Tensor nor a ShardedTensor of floating
-//                        point.
+//                        point, or its elements coincide in memory.
 //   kFailedPrecondition  A parameter has no data, is on a device, or may not be
 //                        written to.
 //   kResourceExhausted   There is no memory for a copy of a gradient.
@@ -170,6 +175,16 @@ absl::Status SgdStep(absl::Span<const Value> parameters,
                      absl::Span<const Value> gradients,
                      const SgdOptions& options = {});
 
+namespace internal {
+
+// Update for modules: an error in `local`, found on this rank before the call,
+// becomes that of all ranks of a shared table.
+absl::Status UpdateAfter(const absl::Status& local,
+                         absl::Span<const TableLookUp> lookups,
+                         absl::Span<const Tensor> gradients,
+                         const UpdateOptions& options);
+
+}  // namespace internal
 }  // namespace sherd
 
 #endif  // SHERD_CORE_NN_UPDATE_H_

@@ -33,7 +33,7 @@ uint64_t IdentityOf(absl::Span<const uint64_t> notes, size_t stride) {
 }  // namespace
 
 absl::Status PeerBytes::Resize(const ProcessGroup* group, size_t bytes) {
-  if (memory_.defined() && static_cast<size_t>(memory_.numel()) >= bytes) {
+  if (memory_.defined() && capacity() >= bytes) {
     size_ = bytes;
     return absl::OkStatus();
   }

@@ -29,6 +29,10 @@ class PeerBytes {
   // there are no peers.
   //   kResourceExhausted  There is no memory.
   absl::Status Resize(const ProcessGroup* group, size_t bytes);
+  // Up to here Resize needs no memory.
+  size_t capacity() const {
+    return memory_.defined() ? static_cast<size_t>(memory_.numel()) : 0;
+  }
   std::byte* data() { return static_cast<std::byte*>(memory_.data()); }
 
   void WriteNote(absl::Span<uint64_t> note) const;

@@ -8,29 +8,41 @@
 #include "sherd/core/nn/update.h"
 #include "sherd/core/sharding/sharded_ops.h"
 #include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/sharding/tensor/local_shards.h"
 #include "sherd/core/sharding/tensor/sharded_tensor_state.h"
 #include "sherd/core/tensor/kernels/elementwise.h"
+#include "sherd/core/tensor/shape.h"
 
 namespace sherd {
 namespace {
 
+absl::Status CheckInHostMemory(const Tensor& tensor) {
+  if (tensor.defined() && tensor.device().is_cpu()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "expected elements in host memory, got ",
+      tensor.defined() ? tensor.device().ToString() : "an undefined Tensor"));
+}
+
+// Whatever would refuse to write to it.
 absl::Status CheckParameter(const Tensor& tensor) {
-  if (!tensor.defined() || !tensor.device().is_cpu()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "expected elements in host memory, got ",
-        tensor.defined() ? tensor.device().ToString() : "an undefined Tensor"));
-  }
+  SHERD_RETURN_IF_ERROR(CheckInHostMemory(tensor));
   if (tensor.numel() > 0 && !tensor.writable()) {
     return absl::FailedPreconditionError("the parameter may not be written to");
+  }
+  if (!IsNonOverlapping(tensor.sizes(), tensor.strides())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("elements of the parameter coincide: sizes ",
+                     FormatDims(tensor.sizes()), ", strides ",
+                     FormatDims(tensor.strides()), "; train a Clone()"));
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckParameter(const ShardedTensor& tensor) {
   for (const Shard& shard : tensor.local_shards()) {
-    SHERD_RETURN_IF_ERROR(CheckParameter(shard.tensor));
+    SHERD_RETURN_IF_ERROR(CheckInHostMemory(shard.tensor));
   }
-  return absl::OkStatus();
+  return internal::CheckDestinations(tensor.local_shards());
 }
 
 bool Fits(const Tensor& parameter, const Tensor& gradient) {

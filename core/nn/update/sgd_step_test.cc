@@ -10,8 +10,10 @@
 #include "sherd/core/nn/update.h"
 #include "sherd/core/nn/value.h"
 #include "sherd/core/sharding/placement.h"
+#include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/tensor/storage.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
@@ -76,6 +78,15 @@ TEST(SgdStepTest, RejectionsChangeNothing) {
     const auto storage =
         Storage::BorrowReadOnly(first.data(), 8, first.storage()).value();
     const Tensor fixed = Tensor::FromStorage(storage, 0, {2}, kFloat32).value();
+    const auto one = Storage::Allocate(4).value();
+    const Tensor repeated =
+        Tensor::FromStorageStrided(one, 0, {2}, {0}, kFloat32).value();
+    const ShardMetadata box = {
+        .offsets = {0}, .sizes = {2}, .placement = "rank:0/cpu"};
+    const Value repeated_shard =
+        ShardedTensor::WithoutGroup({{repeated, box}},
+                                    {.shards = {box}, .size = {2}})
+            .value();
     constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
     constexpr auto kState = absl::StatusCode::kFailedPrecondition;
     const struct {
@@ -95,6 +106,8 @@ TEST(SgdStepTest, RejectionsChangeNothing) {
         {Value(), first, kInvalid, "Tensor or ShardedTensor as a parameter"},
         {on_meta, on_meta, kState, "in host memory, got meta"},
         {fixed, first, kState, "may not be written to"},
+        {repeated, first, kInvalid, "parameter 1: elements of the parameter"},
+        {repeated_shard, repeated_shard, kInvalid, "coincide"},
     };
     for (const auto& rejection : rejections) {
       EXPECT_THAT(SgdStep({first, rejection.parameter},

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
-#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/fault_point.h"
@@ -17,6 +16,7 @@
 #include "sherd/core/comm/collective/operation_label.h"
 #include "sherd/core/nn/lookup/lookup_plan.h"
 #include "sherd/core/nn/lookup/peer_counts.h"
+#include "sherd/core/nn/update/update_checks.h"
 #include "sherd/core/nn/update/update_plan.h"
 #include "sherd/core/sharding/tensor/sharded_tensor_access.h"
 
@@ -35,80 +35,6 @@ using internal::UpdatePlan;
 using GroupPtr = std::shared_ptr<ProcessGroup>;
 
 constexpr absl::string_view kOperation = "update";
-
-absl::Status CheckOptions(const UpdateOptions& options) {
-  if (options.rule < SparseRule::kSgd ||
-      options.rule > SparseRule::kRowWiseAdagrad) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected a rule of SparseRule, got ",
-                     static_cast<int32_t>(options.rule)));
-  }
-  const auto valid = [](double x) { return std::isfinite(x) && x >= 0; };
-  if (valid(options.learning_rate) && valid(options.eps)) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("expected a finite learning rate and eps of 0 or more, got ",
-                   options.learning_rate, " and ", options.eps));
-}
-
-absl::Status CheckWritable(const EmbeddingTable& table) {
-  bool writable = true;
-  if (const auto* const tensor = std::get_if<Tensor>(&table)) {
-    writable = tensor->numel() == 0 || tensor->writable();
-  } else {
-    for (const Shard& shard : std::get<ShardedTensor>(table).local_shards()) {
-      writable &= shard.tensor.numel() == 0 || shard.tensor.writable();
-    }
-  }
-  if (writable) return absl::OkStatus();
-  return absl::FailedPreconditionError("the table may not be written to");
-}
-
-// Sets `held` to the contiguous elements of a gradient.
-absl::Status HoldGradient(const Tensor& gradient, const PlannedTable& table,
-                          Tensor& held) {
-  if (table.options.mode == BagMode::kMax) {
-    return absl::UnimplementedError(
-        "mode max has no gradient: expected sum, mean or none");
-  }
-  const Dims size = table.bags.ResultSize(table.columns);
-  if (!gradient.defined() || gradient.dtype() != table.dtype ||
-      gradient.sizes() != absl::MakeSpan(size)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the gradient needs to be of ", Name(table.dtype), " and size ",
-        FormatDims(size), " as the result of the lookup, got ",
-        gradient.defined() ? absl::StrCat(Name(gradient.dtype()), " and size ",
-                                          FormatDims(gradient.sizes()))
-                           : "an undefined Tensor"));
-  }
-  if (gradient.device().is_meta()) {
-    return absl::FailedPreconditionError(
-        "the gradient is on meta and has no data");
-  }
-  if (!gradient.device().is_cpu()) {
-    return absl::UnimplementedError(
-        absl::StrCat("the gradient is on ", gradient.device().ToString(),
-                     ", expected it in host memory: copy it, see To"));
-  }
-  SHERD_ASSIGN_OR_RETURN(held, gradient.Contiguous());
-  return absl::OkStatus();
-}
-
-// Whether both are handles of the same elements.
-bool IsSameTable(const EmbeddingTable& a, const EmbeddingTable& b) {
-  using internal::ShardedTensorAccess;
-  if (a.index() != b.index()) return false;
-  if (const auto* const sharded = std::get_if<ShardedTensor>(&a)) {
-    return ShardedTensorAccess::ShardsOf(*sharded) ==
-           ShardedTensorAccess::ShardsOf(std::get<ShardedTensor>(b));
-  }
-  const Tensor& x = std::get<Tensor>(a);
-  const Tensor& y = std::get<Tensor>(b);
-  return x.data() == y.data() && x.data() != nullptr &&
-         x.dtype() == y.dtype() && x.sizes() == y.sizes() &&
-         x.strides() == y.strides();
-}
 
 class UpdateCall {
  public:
@@ -138,6 +64,9 @@ class UpdateCall {
   absl::Status TakeAccumulators();
   absl::Status Receive();
   absl::Status ExchangeMessages();
+  // Makes room in an inbox, as all ranks do: agrees with them if one of them
+  // needs memory for that.
+  absl::Status MakeRoom(PeerBytes& inbox, size_t bytes, bool any_needs_memory);
   absl::Status ExchangeSums();
   absl::Status AgreeOnSums(absl::Status local);
   absl::Status Apply();
@@ -151,8 +80,13 @@ class UpdateCall {
     return group_ == nullptr ? 1 : static_cast<size_t>(group_->size());
   }
   // The words of a vote: the note of the outbox, whether it is a message for
-  // all, and otherwise the lengths of those for each rank.
-  size_t vote_words() const { return PeerBytes::kWords + 1 + ranks(); }
+  // all, the inbox's capacity, and the lengths of messages for each rank.
+  static constexpr size_t kDirect = PeerBytes::kWords;
+  static constexpr size_t kCapacity = PeerBytes::kWords + 1;
+  static constexpr size_t kLengths = PeerBytes::kWords + 2;
+  // Of the vote about sums: the note, and the capacity of their inbox.
+  static constexpr size_t kSumsWords = PeerBytes::kWords + 1;
+  size_t vote_words() const { return kLengths + ranks(); }
   CollectiveOptions collective() const {
     CollectiveOptions result;
     result.timeout = options_.timeout;
@@ -172,7 +106,7 @@ class UpdateCall {
 };
 
 absl::Status UpdateCall::Prepare() {
-  SHERD_RETURN_IF_ERROR(CheckOptions(options_));
+  SHERD_RETURN_IF_ERROR(internal::CheckUpdateOptions(options_));
   if (gradients_.size() != lookups_.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("expected a gradient for each of ", lookups_.size(),
@@ -183,13 +117,15 @@ absl::Status UpdateCall::Prepare() {
   mine_.gradients.resize(lookups_.size());
   mine_.same.resize(lookups_.size());
   for (size_t t = 0; t < lookups_.size(); ++t) {
-    SHERD_RETURN_IF_ERROR(OfTable(
-        t, HoldGradient(gradients_[t], plan_.tables()[t], mine_.gradients[t])));
-    SHERD_RETURN_IF_ERROR(OfTable(t, CheckWritable(lookups_[t].table)));
+    SHERD_RETURN_IF_ERROR(
+        OfTable(t, internal::HoldGradient(gradients_[t], plan_.tables()[t],
+                                          mine_.gradients[t])));
+    SHERD_RETURN_IF_ERROR(
+        OfTable(t, internal::CheckTableWritable(lookups_[t].table)));
     const auto same = std::find_if(
         lookups_.begin(), lookups_.begin() + static_cast<std::ptrdiff_t>(t),
         [&](const TableLookUp& lookup) {
-          return IsSameTable(lookup.table, lookups_[t].table);
+          return internal::IsSameTable(lookup.table, lookups_[t].table);
         });
     mine_.same[t] = static_cast<size_t>(same - lookups_.begin());
   }
@@ -279,11 +215,11 @@ absl::Status UpdateCall::Encode(bool direct) {
 absl::Status UpdateCall::Vote(const absl::Status& local, bool direct) {
   mine_.note.assign(vote_words(), 0);
   mine_.outbox.WriteNote(absl::MakeSpan(mine_.note));
-  mine_.note[PeerBytes::kWords] = direct ? 1 : 0;
+  mine_.note[kDirect] = direct ? 1 : 0;
+  mine_.note[kCapacity] = mine_.inbox.capacity();
   if (local.ok() && !direct) {
     const absl::Span<const uint64_t> lengths = mine_.messages(false)->lengths();
-    std::copy(lengths.begin(), lengths.end(),
-              mine_.note.begin() + PeerBytes::kWords + 1);
+    std::copy(lengths.begin(), lengths.end(), mine_.note.begin() + kLengths);
   }
   mine_.notes.resize(ranks() * vote_words());
   const auto describe = [this] { return Describe(); };
@@ -310,7 +246,7 @@ absl::Status UpdateCall::AgreeOnPath(absl::Status local) {
     SHERD_RETURN_IF_ERROR(Vote(local, direct));
     size_t direct_ranks = 0;
     for (size_t r = 0; r < ranks(); ++r) {
-      direct_ranks += mine_.notes[r * vote_words() + PeerBytes::kWords];
+      direct_ranks += mine_.notes[r * vote_words() + kDirect];
     }
     direct_ = direct;
     if (alone() || direct_ranks == 0) return absl::OkStatus();
@@ -346,12 +282,21 @@ absl::Status UpdateCall::TakeAccumulators() {
   return absl::OkStatus();
 }
 
+absl::Status UpdateCall::MakeRoom(PeerBytes& inbox, size_t bytes,
+                                  bool any_needs_memory) {
+  absl::Status status = inbox.Resize(nullptr, bytes);
+  if (any_needs_memory) {
+    status = Agree(*group_, kOperation, status, {}, collective());
+    all_failed_ = !status.ok();
+  }
+  return status;
+}
+
 absl::Status UpdateCall::ExchangeMessages() {
   const absl::Span<const uint64_t> lengths = mine_.messages(false)->lengths();
-  size_t bytes = 0;
   const auto lengths_of = [&](size_t r) {
     return absl::MakeConstSpan(mine_.notes)
-        .subspan(r * vote_words() + PeerBytes::kWords + 1, ranks());
+        .subspan(r * vote_words() + kLengths, ranks());
   };
   const auto from = [&](size_t r) {
     return lengths_of(r)[static_cast<size_t>(rank())];
@@ -359,9 +304,16 @@ absl::Status UpdateCall::ExchangeMessages() {
   for (size_t r = 0; r < ranks(); ++r) {
     SHERD_RETURN_IF_ERROR(
         internal::CheckMessageLengths(static_cast<int>(r), lengths_of(r)));
-    bytes += from(r);
   }
-  if (mine_.inbox.size() < bytes) mine_.inbox.resize(bytes);
+  size_t bytes = 0;
+  bool any_needs_memory = false;
+  for (size_t to = 0; to < ranks(); ++to) {
+    size_t sum = 0;
+    for (size_t r = 0; r < ranks(); ++r) sum += lengths_of(r)[to];
+    any_needs_memory |= sum > mine_.notes[to * vote_words() + kCapacity];
+    if (static_cast<int>(to) == rank()) bytes = sum;
+  }
+  SHERD_RETURN_IF_ERROR(MakeRoom(mine_.inbox, bytes, any_needs_memory));
   mine_.sends.resize(ranks());
   mine_.recvs.resize(ranks());
   mine_.received.resize(ranks());
@@ -398,9 +350,9 @@ absl::Status UpdateCall::Receive() {
 }
 
 absl::Status UpdateCall::AgreeOnSums(absl::Status local) {
-  constexpr size_t kWords = PeerBytes::kWords;
-  mine_.note.resize(kWords);
-  mine_.notes.resize(ranks() * kWords);
+  mine_.note.resize(kSumsWords);
+  mine_.notes.resize(ranks() * kSumsWords);
+  mine_.note[PeerBytes::kWords] = mine_.sums_inbox.capacity();
   for (;;) {
     mine_.sums.WriteNote(absl::MakeSpan(mine_.note));
     SHERD_RETURN_IF_ERROR(AgreeAndGather(
@@ -410,10 +362,10 @@ absl::Status UpdateCall::AgreeOnSums(absl::Status local) {
         MutableBytes(reinterpret_cast<std::byte*>(mine_.notes.data()),
                      mine_.notes.size() * sizeof(uint64_t)),
         collective()));
-    if (!direct_ || PeerBytes::Mapped(mine_.notes, kWords)) {
+    if (!direct_ || PeerBytes::Mapped(mine_.notes, kSumsWords)) {
       return absl::OkStatus();
     }
-    local = mine_.sums.Map(*group_, mine_.notes, kWords);
+    local = mine_.sums.Map(*group_, mine_.notes, kSumsWords);
     // Later calls use messages.
     mine_.unreachable = !local.ok();
   }
@@ -439,22 +391,25 @@ absl::Status UpdateCall::ExchangeSums() {
   all_failed_ = !status.ok();
   SHERD_RETURN_IF_ERROR(status);
   if (direct_) {
-    SHERD_RETURN_IF_ERROR(mine_.sums.Read(rank(), mine_.notes,
-                                          PeerBytes::kWords, mine_.received));
+    SHERD_RETURN_IF_ERROR(
+        mine_.sums.Read(rank(), mine_.notes, kSumsWords, mine_.received));
     return shards.ReadSums(mine_.received);
   }
   size_t all = 0;
+  uint64_t least_capacity = UINT64_MAX;
   for (size_t r = 0; r < ranks(); ++r) {
-    const uint64_t length = PeerBytes::Bytes(mine_.notes, PeerBytes::kWords, r);
+    const uint64_t length = PeerBytes::Bytes(mine_.notes, kSumsWords, r);
     SHERD_RETURN_IF_ERROR(internal::CheckMessageLengths(
         static_cast<int>(r), absl::MakeConstSpan(&length, 1)));
     all += length;
+    least_capacity = std::min(least_capacity,
+                              mine_.notes[r * kSumsWords + PeerBytes::kWords]);
   }
-  if (mine_.sums_inbox.size() < all) mine_.sums_inbox.resize(all);
+  SHERD_RETURN_IF_ERROR(MakeRoom(mine_.sums_inbox, all, all > least_capacity));
   std::byte* to = mine_.sums_inbox.data();
   for (size_t r = 0; r < ranks(); ++r) {
     mine_.recvs[r] =
-        MutableBytes(to, PeerBytes::Bytes(mine_.notes, PeerBytes::kWords, r));
+        MutableBytes(to, PeerBytes::Bytes(mine_.notes, kSumsWords, r));
     mine_.received[r] = mine_.recvs[r];
     to += mine_.recvs[r].size();
   }
@@ -510,6 +465,13 @@ absl::string_view Name(SparseRule rule) {
 absl::Status Update(absl::Span<const TableLookUp> lookups,
                     absl::Span<const Tensor> gradients,
                     const UpdateOptions& options) {
+  return internal::UpdateAfter(absl::OkStatus(), lookups, gradients, options);
+}
+
+absl::Status internal::UpdateAfter(const absl::Status& local,
+                                   absl::Span<const TableLookUp> lookups,
+                                   absl::Span<const Tensor> gradients,
+                                   const UpdateOptions& options) {
   const GroupPtr group = internal::GroupOf(lookups);
   if (group != nullptr) {
     SHERD_RETURN_IF_ERROR(internal::CheckMember(*group, kOperation));
@@ -518,7 +480,7 @@ absl::Status Update(absl::Span<const TableLookUp> lookups,
   std::shared_ptr<UpdatePlan>& mine = taken.front().update();
   if (mine == nullptr) mine = std::make_shared<UpdatePlan>();
   UpdateCall call(lookups, gradients, options, group, taken.front());
-  absl::Status status = call.Run(absl::OkStatus());
+  absl::Status status = call.Run(local);
   taken.front().EndCall();
   mine->EndCall();
   if (call.planned()) LookUpPlans::Get().Return(group, std::move(taken));

@@ -19,6 +19,7 @@
 #include "sherd/core/sharding/placement.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/tensor/storage.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/local_ranks.h"
@@ -250,6 +251,22 @@ ShardedTensor WithoutGroup(const Tensor& whole, int64_t first) {
                       metadata.shards.back()});
   }
   return ShardedTensor::WithoutGroup(shards, metadata).value();
+}
+
+TEST(UpdateErrorsTest, RowsThatCoincideAreRefusedBeforeAnotherTableChanges) {
+  RunLocalRanks(3, [](ProcessGroup& group) {
+    UpdateArguments call = Valid(/*direct=*/true);
+    const auto storage = Storage::Allocate(16).value();
+    if (group.rank() == 1) {
+      call.lookups[2].table =
+          Tensor::FromStorageStrided(storage, 0, {10, 4}, {0, 1}, kFloat32)
+              .value();
+    }
+    EXPECT_THAT(Step(call),
+                StatusIs(kInvalid, "rank 1: table 2: rows of the table"));
+    ExpectUnchanged(call.lookups[0].table);
+    ExpectUnchanged(call.lookups[1].table);
+  });
 }
 
 TEST(UpdateErrorsTest, WithoutAGroupAccumulatorsHaveTheTablesLayout) {

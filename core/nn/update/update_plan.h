@@ -43,9 +43,10 @@ class UpdatePlan {
   // Messages and sums of squares of this rank: read by the others, or sent.
   PeerBytes outbox;
   PeerBytes sums;
-  // What was received of each, if it was sent.
-  std::vector<std::byte> inbox;
-  std::vector<std::byte> sums_inbox;
+  // What was received of each, if it was sent. A peer announces how much: the
+  // memory is not touched before that has arrived.
+  PeerBytes inbox;
+  PeerBytes sums_inbox;
   // That of each rank, wherever it is.
   std::vector<absl::Span<const std::byte>> received;
   // A rank could not map the others' messages.

@@ -1,0 +1,92 @@
+#include "sherd/core/nn/update/update_checks.h"
+
+#include <cmath>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/sharding/tensor/sharded_tensor_access.h"
+#include "sherd/core/tensor/shape.h"
+
+namespace sherd::internal {
+
+absl::Status CheckUpdateOptions(const UpdateOptions& options) {
+  if (options.rule < SparseRule::kSgd ||
+      options.rule > SparseRule::kRowWiseAdagrad) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected a rule of SparseRule, got ",
+                     static_cast<int32_t>(options.rule)));
+  }
+  const auto valid = [](double x) { return std::isfinite(x) && x >= 0; };
+  if (valid(options.learning_rate) && valid(options.eps)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected a finite learning rate and eps of 0 or more, got ",
+                   options.learning_rate, " and ", options.eps));
+}
+
+absl::Status CheckTableWritable(const EmbeddingTable& table) {
+  const auto check = [](const Tensor& tensor) -> absl::Status {
+    if (tensor.numel() > 0 && !tensor.writable()) {
+      return absl::FailedPreconditionError("the table may not be written to");
+    }
+    if (IsNonOverlapping(tensor.sizes(), tensor.strides())) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rows of the table coincide: sizes ", FormatDims(tensor.sizes()),
+        ", strides ", FormatDims(tensor.strides()), "; update a Clone()"));
+  };
+  if (const auto* const tensor = std::get_if<Tensor>(&table)) {
+    return check(*tensor);
+  }
+  for (const Shard& shard : std::get<ShardedTensor>(table).local_shards()) {
+    SHERD_RETURN_IF_ERROR(check(shard.tensor));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HoldGradient(const Tensor& gradient, const PlannedTable& table,
+                          Tensor& held) {
+  if (table.options.mode == BagMode::kMax) {
+    return absl::UnimplementedError(
+        "mode max has no gradient: expected sum, mean or none");
+  }
+  const Dims size = table.bags.ResultSize(table.columns);
+  if (!gradient.defined() || gradient.dtype() != table.dtype ||
+      gradient.sizes() != absl::MakeSpan(size)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the gradient needs to be of ", Name(table.dtype), " and size ",
+        FormatDims(size), " as the result of the lookup, got ",
+        gradient.defined() ? absl::StrCat(Name(gradient.dtype()), " and size ",
+                                          FormatDims(gradient.sizes()))
+                           : "an undefined Tensor"));
+  }
+  if (gradient.device().is_meta()) {
+    return absl::FailedPreconditionError(
+        "the gradient is on meta and has no data");
+  }
+  if (!gradient.device().is_cpu()) {
+    return absl::UnimplementedError(
+        absl::StrCat("the gradient is on ", gradient.device().ToString(),
+                     ", expected it in host memory: copy it, see To"));
+  }
+  SHERD_ASSIGN_OR_RETURN(held, gradient.Contiguous());
+  return absl::OkStatus();
+}
+
+bool IsSameTable(const EmbeddingTable& a, const EmbeddingTable& b) {
+  if (a.index() != b.index()) return false;
+  if (const auto* const sharded = std::get_if<ShardedTensor>(&a)) {
+    return ShardedTensorAccess::ShardsOf(*sharded) ==
+           ShardedTensorAccess::ShardsOf(std::get<ShardedTensor>(b));
+  }
+  const Tensor& x = std::get<Tensor>(a);
+  const Tensor& y = std::get<Tensor>(b);
+  return x.data() == y.data() && x.data() != nullptr &&
+         x.dtype() == y.dtype() && x.sizes() == y.sizes() &&
+         x.strides() == y.strides();
+}
+
+}  // namespace sherd::internal
