@@ -15,6 +15,7 @@
 #include "sherd/core/nn/containers.h"
 #include "sherd/core/nn/lookup.h"
 #include "sherd/core/nn/module.h"
+#include "sherd/core/nn/update.h"
 #include "sherd/core/nn/value.h"
 #include "sherd/core/tensor/dtype.h"
 
@@ -123,6 +124,20 @@ class EmbeddingBagCollection : public Module {
     return embedding_bags_->Insert(name, std::move(bag));
   }
   const ModuleDict& embedding_bags() const { return *embedding_bags_; }
+
+  // Update for all tables in one call: `inputs` are those of Call, `gradients`
+  // is a map like its output, with a Tensor for each child.
+  //
+  //     SHERD_RETURN_IF_ERROR(tables.Update({inputs}, gradients,
+  //                                         {.learning_rate = 0.1}));
+  //
+  // Collective as Update, also where a rank's inputs or gradients are wrong.
+  //   kInvalidArgument  As Call and Update; the map has other names than the
+  //                     collection, or something else than Tensors.
+  //   kUnimplemented    A child that LookUp leaves out, as above: what Call
+  //                     does to its output has no gradient here.
+  absl::Status Update(absl::Span<const Value> inputs, const Value& gradients,
+                      const UpdateOptions& options = {});
 
   std::shared_ptr<Module> Clone() const override { return CloneOf(*this); }
   absl::string_view type_name() const override {

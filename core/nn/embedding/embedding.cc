@@ -107,6 +107,25 @@ absl::Span<const Value> ListOf(const Value& input) {
   return absl::MakeConstSpan(&input, 1);
 }
 
+// The entry of each child in a map by their names. `what`: "input".
+absl::Status ByChild(const ValueMap& map, absl::string_view what,
+                     absl::Span<const NamedModule> children,
+                     std::vector<Value>& result) {
+  for (size_t i = 0; i < children.size(); ++i) {
+    const auto entry = map.find(children[i].name);
+    if (entry == map.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "expected ", what == "input" ? "an " : "a ", what,
+          " for each table, got none for \"", children[i].name, "\""));
+    }
+    result[i] = entry->second;
+  }
+  if (map.size() == children.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "got ", what, "s for ", map.size(), " tables, expected ", children.size(),
+      ": no others than those of the collection"));
+}
+
 // The input of each child.
 absl::Status Distribute(absl::Span<const Value> inputs,
                         absl::Span<const NamedModule> children,
@@ -118,24 +137,11 @@ absl::Status Distribute(absl::Span<const Value> inputs,
                      "for all, got ",
                      inputs.size()));
   }
-  const auto* const map = inputs[0].get_if<ValueMap>();
-  for (size_t i = 0; i < children.size(); ++i) {
-    if (map == nullptr) {
-      result[i] = inputs[0];
-      continue;
-    }
-    const auto input = map->find(children[i].name);
-    if (input == map->end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("expected an input for each table, got none for \"",
-                       children[i].name, "\""));
-    }
-    result[i] = input->second;
+  if (const auto* const map = inputs[0].get_if<ValueMap>()) {
+    return ByChild(*map, "input", children, result);
   }
-  if (map == nullptr || map->size() == children.size()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "got inputs for ", map->size(), " tables, expected ", children.size(),
-      ": no others than those of the collection"));
+  result.assign(children.size(), inputs[0]);
+  return absl::OkStatus();
 }
 
 // The bag, if it can take part in a common lookup.
@@ -145,6 +151,75 @@ const EmbeddingBag* PlainBag(Module& child) {
     return nullptr;
   }
   return static_cast<const EmbeddingBag*>(&child);
+}
+
+// The common lookup of the children that can take part in it.
+struct CommonLookUp {
+  std::vector<TableLookUp> lookups;
+  // Of the children that take part, ascending.
+  std::vector<size_t> positions;
+  // The input of each child.
+  std::vector<Value> inputs;
+  // A table has a group.
+  bool shared = false;
+  // What is wrong on this rank.
+  absl::Status local;
+};
+
+CommonLookUp LookUpOf(absl::Span<const Value> inputs,
+                      absl::Span<const NamedModule> children) {
+  CommonLookUp common;
+  common.local = Distribute(inputs, children, common.inputs);
+  for (size_t i = 0; i < children.size(); ++i) {
+    const EmbeddingBag* const bag = PlainBag(*children[i].module);
+    if (bag == nullptr) continue;
+    TableLookUp& lookup = common.lookups.emplace_back();
+    common.positions.push_back(i);
+    lookup.options = bag->options();
+    absl::StatusOr<EmbeddingTable> table =
+        TableOf(bag->weight(), children[i].name);
+    // Even without it: the other ranks wait for this one in their lookup.
+    if (table.ok()) lookup.table = *std::move(table);
+    common.shared = common.shared || IsShared(lookup.table);
+    if (common.local.ok()) common.local = table.status();
+    if (common.local.ok()) {
+      common.local = Annotate(SetBags(ListOf(common.inputs[i]), 3, lookup.bags),
+                              absl::StrCat("\"", children[i].name, "\""));
+    }
+  }
+  return common;
+}
+
+// The gradient of each child, which all take part in the lookup.
+absl::Status SetGradients(const Value& gradients,
+                          absl::Span<const NamedModule> children,
+                          absl::Span<Tensor> result) {
+  for (size_t i = 0; i < children.size(); ++i) {
+    if (PlainBag(*children[i].module) != nullptr) continue;
+    return absl::UnimplementedError(absl::StrCat(
+        "\"", children[i].name, "\" is of class ",
+        children[i].module->type_name(),
+        ", or has output hooks: expected an EmbeddingBag, whose output is that "
+        "of the lookup; call Update with the others and this one's own"));
+  }
+  const auto* const map = gradients.get_if<ValueMap>();
+  if (map == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected a map with the gradient of each table, got ",
+                     Name(gradients.kind())));
+  }
+  std::vector<Value> values(children.size());
+  SHERD_RETURN_IF_ERROR(ByChild(*map, "gradient", children, values));
+  for (size_t i = 0; i < children.size(); ++i) {
+    const auto* const tensor = values[i].get_if<Tensor>();
+    if (tensor == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("expected the gradient of \"", children[i].name,
+                       "\" to be a Tensor, got ", Name(values[i].kind())));
+    }
+    result[i] = *tensor;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -189,44 +264,26 @@ void EmbeddingBag::Visit(ModuleVisitor& v) { VisitWeight(v, weight_); }
 absl::StatusOr<Value> EmbeddingBagCollection::Forward(
     absl::Span<const Value> inputs) {
   const absl::Span<const NamedModule> children = embedding_bags_->modules();
-  std::vector<Value> given;
-  absl::Status local = Distribute(inputs, children, given);
-  std::vector<TableLookUp> lookups;
-  std::vector<size_t> positions;
-  bool shared = false;
-  for (size_t i = 0; i < children.size(); ++i) {
-    const EmbeddingBag* const bag = PlainBag(*children[i].module);
-    if (bag == nullptr) continue;
-    TableLookUp& lookup = lookups.emplace_back();
-    positions.push_back(i);
-    lookup.options = bag->options();
-    absl::StatusOr<EmbeddingTable> table =
-        TableOf(bag->weight(), children[i].name);
-    // Even without it: the other ranks wait for this one in their lookup.
-    if (table.ok()) lookup.table = *std::move(table);
-    shared = shared || IsShared(lookup.table);
-    if (local.ok()) local = table.status();
-    if (local.ok()) {
-      local = Annotate(SetBags(ListOf(given[i]), 3, lookup.bags),
-                       absl::StrCat("\"", children[i].name, "\""));
-    }
-  }
+  CommonLookUp common = LookUpOf(inputs, children);
   // Where the lookup has no group, the weights of the others may have one.
   internal::GroupAgreement groups;
-  if (!shared || lookups.size() < children.size()) groups.AddMembers(*this);
-  std::vector<Tensor> outputs(lookups.size());
-  local =
-      internal::LookUpAfter(local, lookups, absl::MakeSpan(outputs), positions);
-  if (!shared) local = groups.Agree(LookUpOp::kName, std::move(local));
+  if (!common.shared || common.lookups.size() < children.size()) {
+    groups.AddMembers(*this);
+  }
+  std::vector<Tensor> outputs(common.lookups.size());
+  absl::Status local = internal::LookUpAfter(
+      common.local, common.lookups, absl::MakeSpan(outputs), common.positions);
+  if (!common.shared) local = groups.Agree(LookUpOp::kName, std::move(local));
   SHERD_RETURN_IF_ERROR(InOperation(LookUpOp::kName, std::move(local)));
   ValueMap result;
   size_t next = 0;
   for (size_t i = 0; i < children.size(); ++i) {
-    if (next < positions.size() && positions[next] == i) {
+    if (next < common.positions.size() && common.positions[next] == i) {
       result.emplace(children[i].name, std::move(outputs[next++]));
       continue;
     }
-    absl::StatusOr<Value> output = children[i].module->Call(ListOf(given[i]));
+    absl::StatusOr<Value> output =
+        children[i].module->Call(ListOf(common.inputs[i]));
     // The next one may be collective.
     SHERD_RETURN_IF_ERROR(groups.Agree(
         LookUpOp::kName,
@@ -234,6 +291,25 @@ absl::StatusOr<Value> EmbeddingBagCollection::Forward(
     result.emplace(children[i].name, *std::move(output));
   }
   return Value(std::move(result));
+}
+
+absl::Status EmbeddingBagCollection::Update(absl::Span<const Value> inputs,
+                                            const Value& gradients,
+                                            const UpdateOptions& options) {
+  const absl::Span<const NamedModule> children = embedding_bags_->modules();
+  CommonLookUp common = LookUpOf(inputs, children);
+  std::vector<Tensor> of_lookups(common.lookups.size());
+  if (common.local.ok()) {
+    common.local =
+        SetGradients(gradients, children, absl::MakeSpan(of_lookups));
+  }
+  absl::Status status =
+      internal::UpdateAfter(common.local, common.lookups, of_lookups, options);
+  if (common.shared) return status;
+  // Its children may have a group where the lookup has none.
+  internal::GroupAgreement groups;
+  groups.AddMembers(*this);
+  return groups.Agree("update", std::move(status));
 }
 
 }  // namespace sherd

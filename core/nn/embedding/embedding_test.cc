@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,10 +53,12 @@ Tensor Ids(int rank) {
 
 std::string NameOf(int table) { return absl::StrCat("t", table); }
 
-std::shared_ptr<EmbeddingBagCollection> Collection() {
+// With one mode, or of all modes.
+std::shared_ptr<EmbeddingBagCollection> Collection(
+    std::optional<BagMode> of_all = std::nullopt) {
   auto collection = std::make_shared<EmbeddingBagCollection>();
   for (int t = 0; t < kTables; ++t) {
-    const BagMode mode = static_cast<BagMode>(t % 3);
+    const BagMode mode = of_all.value_or(static_cast<BagMode>(t % 3));
     const absl::Status inserted = collection->Insert(
         NameOf(t), EmbeddingBag::Create(10, 8, {.mode = mode}).value());
     EXPECT_THAT(inserted, IsOk());
@@ -386,6 +389,7 @@ std::vector<Tensor> Wholes(Module& collection) {
       const Value value =
           Get(collection, absl::StrCat("embedding_bags.", NameOf(t), member))
               .value();
+      if (value.is_none()) continue;
       if (const auto* const tensor = value.get_if<Tensor>()) {
         wholes.push_back(*tensor);
       } else {
@@ -430,6 +434,80 @@ TEST(EmbeddingTest, AccumulatorsGoWithTheStateIntoOtherLayouts) {
       }
     });
   }
+}
+
+ValueMap Ones() {
+  ValueMap gradients;
+  for (int t = 0; t < kTables; ++t) {
+    gradients[NameOf(t)] = Tensor::Ones({2, 8}).value();
+  }
+  return gradients;
+}
+
+TEST(EmbeddingTest, ACollectionIsUpdatedByOneCall) {
+  RunLocalRanks(kRanks, [&](ProcessGroup& group) {
+    const auto collection = Collection(BagMode::kMean);
+    ASSERT_THAT(Shard(*collection), IsOk());
+    const std::shared_ptr<Module> clone = collection->Clone();
+    const auto& by_hand = static_cast<EmbeddingBagCollection&>(*clone);
+    const std::vector<Tensor> ones(kTables, Tensor::Ones({2, 8}).value());
+    const UpdateOptions options = {.rule = SparseRule::kAdagrad,
+                                   .learning_rate = 0.5};
+    for (int call = 0; call < 3; ++call) {
+      const uint64_t before = Calls(group);
+      ASSERT_THAT(collection->Update({Ids(group.rank())}, Ones(), options),
+                  IsOk());
+      if (call > 0) {
+        EXPECT_EQ(Calls(group) - before, 2u);
+      }
+      ASSERT_THAT(Update(LookUpsOf(by_hand, group.rank()), ones, options),
+                  IsOk());
+    }
+    const std::vector<Tensor> expected = Wholes(*clone);
+    const std::vector<Tensor> actual = Wholes(*collection);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_THAT(actual[i], TensorBitwiseEq(expected[i])) << i;
+    }
+  });
+}
+
+TEST(EmbeddingTest, AWrongUpdateOfOneRankIsTheErrorOfAllAndChangesNothing) {
+  RunLocalRanks(kRanks, [&](ProcessGroup& group) {
+    const auto collection = Collection(BagMode::kMean);
+    ASSERT_THAT(Shard(*collection), IsOk());
+    const std::vector<Tensor> before = Wholes(*collection);
+    ValueMap one_less = Ones();
+    one_less.erase("t4");
+    ValueMap one_more = Ones();
+    one_more["x"] = one_more["t0"];
+    ValueMap of_list = Ones();
+    of_list["t7"] = ValueList{};
+    ValueMap wide = Ones();
+    wide["t7"] = Tensor::Ones({2, 9}).value();
+    const std::vector<std::pair<Value, std::string>> wrong = {
+        {Value(one_less), "expected a gradient for each table, got none for"},
+        {Value(one_more), "got gradients for 11 tables, expected 10"},
+        {Value(of_list), "the gradient of \"t7\" to be a Tensor, got list"},
+        {Value(wide), "table 7: the gradient needs to be of float32"},
+        {Value(), "a map with the gradient of each table, got none"}};
+    for (const auto& [gradients, phrase] : wrong) {
+      EXPECT_THAT(
+          collection->Update({Ids(0)}, group.rank() == 2 ? gradients : Ones()),
+          AllOf(StatusIs(kInvalid, phrase), BlamesRank(2)));
+    }
+    EXPECT_THAT(collection->Update({}, Ones()),
+                StatusIs(kInvalid, "expected one input"));
+    collection->embedding_bags().Find("t5")->AddOutputHook(
+        [](Value y) { return y; });
+    EXPECT_THAT(
+        collection->Update({Ids(0)}, Ones()),
+        StatusIs(absl::StatusCode::kUnimplemented,
+                 "\"t5\" is of class EmbeddingBag, or has output hooks"));
+    const std::vector<Tensor> after = Wholes(*collection);
+    for (size_t i = 0; i < before.size(); ++i) {
+      EXPECT_THAT(after[i], TensorBitwiseEq(before[i])) << i;
+    }
+  });
 }
 
 TEST(EmbeddingTest, AWeightThatIsLoadedAsAHandleKeepsItsAccumulator) {
