@@ -252,18 +252,29 @@ absl::Status WithNames(const absl::Status& status,
                                    absl::StrJoin(tables, ", ", name), ")"));
 }
 
-// The result of each table, by a module that has all of them.
-absl::StatusOr<std::vector<Tensor>> LookUpAll(absl::Span<const Table> tables,
-                                              const BagOptions& options) {
-  EmbeddingBagCollection collection;
+// The tables as one module, and what it is called with.
+struct ModelOfTables {
+  EmbeddingBagCollection tables;
   ValueMap inputs;
+  ValueMap gradients;
+};
+
+absl::Status MakeModel(absl::Span<const Table> tables,
+                       const BagOptions& options, ModelOfTables& model) {
   for (const Table& table : tables) {
-    SHERD_RETURN_IF_ERROR(collection.Insert(
+    SHERD_RETURN_IF_ERROR(model.tables.Insert(
         table.name, std::make_shared<EmbeddingBag>(table.weight, options)));
-    inputs[table.name] = ValueList{table.bags.ids, table.bags.offsets,
-                                   table.bags.per_sample_weights};
+    model.inputs[table.name] = ValueList{table.bags.ids, table.bags.offsets,
+                                         table.bags.per_sample_weights};
+    model.gradients[table.name] = table.gradient;
   }
-  SHERD_ASSIGN_OR_RETURN(const Value output, collection.Call({inputs}));
+  return absl::OkStatus();
+}
+
+// The result of each table.
+absl::StatusOr<std::vector<Tensor>> LookUpAll(ModelOfTables& model,
+                                              absl::Span<const Table> tables) {
+  SHERD_ASSIGN_OR_RETURN(const Value output, model.tables.Call({model.inputs}));
   SHERD_ASSIGN_OR_RETURN(const ValueMap by_name, output.Get<ValueMap>());
   std::vector<Tensor> results;
   for (const Table& table : tables) {
@@ -271,16 +282,6 @@ absl::StatusOr<std::vector<Tensor>> LookUpAll(absl::Span<const Table> tables,
                            by_name.at(table.name).Get<Tensor>());
   }
   return results;
-}
-
-absl::Status UpdateAll(absl::Span<const Table> tables, const Options& options) {
-  std::vector<TableLookUp> lookups;
-  std::vector<Tensor> gradients;
-  for (const Table& table : tables) {
-    lookups.push_back({table.weight, table.bags, options.bags});
-    gradients.push_back(table.gradient);
-  }
-  return Update(lookups, gradients, options.update);
 }
 
 // The results of all ranks, in their order, on rank 0; nothing on others.
@@ -374,11 +375,14 @@ absl::Status Run(const Options& options) {
   // What one rank cannot read, the others would wait for. Also, rank 0 writes
   // the output only when all have seen that there was none.
   SHERD_RETURN_IF_ERROR(Agree(*group, "read", tables.status()));
-  const absl::StatusOr<std::vector<Tensor>> results =
-      LookUpAll(*tables, options.bags);
+  ModelOfTables model;
+  SHERD_RETURN_IF_ERROR(MakeModel(*tables, options.bags, model));
+  const absl::StatusOr<std::vector<Tensor>> results = LookUpAll(model, *tables);
   SHERD_RETURN_IF_ERROR(WithNames(results.status(), *tables));
   if (options.rule.has_value()) {
-    SHERD_RETURN_IF_ERROR(WithNames(UpdateAll(*tables, options), *tables));
+    SHERD_RETURN_IF_ERROR(WithNames(
+        model.tables.Update({model.inputs}, model.gradients, options.update),
+        *tables));
   }
   SHERD_RETURN_IF_ERROR(Write(options.out, *group, *tables, *results));
   return group->Destroy();
