@@ -493,7 +493,7 @@ TEST(EmbeddingTest, AWrongUpdateOfOneRankIsTheErrorOfAllAndChangesNothing) {
     for (const auto& [gradients, phrase] : wrong) {
       EXPECT_THAT(
           collection->Update({Ids(0)}, group.rank() == 2 ? gradients : Ones()),
-          AllOf(StatusIs(kInvalid, phrase), BlamesRank(2)));
+          AllOf(StatusIs(kInvalid, phrase), HasErrorRank(2)));
     }
     EXPECT_THAT(collection->Update({}, Ones()),
                 StatusIs(kInvalid, "expected one input"));
