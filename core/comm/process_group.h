@@ -30,6 +30,10 @@
 
 namespace sherd {
 
+namespace internal {
+class ProcessGroupAccess;
+}  // namespace internal
+
 struct ProcessGroupOptions {
   std::string name = "default";
   int rank = 0;
@@ -522,6 +526,8 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
   Store& store();
 
  private:
+  friend class internal::ProcessGroupAccess;
+
   class Impl;
   explicit ProcessGroup(std::unique_ptr<Impl> impl);
 

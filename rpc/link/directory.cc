@@ -14,6 +14,7 @@
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/group/membership_exchange.h"
 #include "sherd/core/process/process_identity.h"
 
 namespace sherd::internal {
@@ -129,13 +130,24 @@ absl::StatusOr<std::unique_ptr<Directory>> Directory::Meet(
   SHERD_RETURN_IF_ERROR(CheckWorkerName(self.name));
   auto directory = std::unique_ptr<Directory>(
       new Directory(std::move(store), rank, world_size));
-  std::vector<std::string> records;
-  SHERD_RETURN_IF_ERROR(ExchangeMembership(*directory->store_, {}, deadline,
-                                           directory->membership_, Record(self),
-                                           &records));
+  // By rank 0 for all, so that an error reaches all before its store ends.
+  const auto settle = [&](const std::vector<std::string>& records)
+      -> absl::StatusOr<std::string> {
+    SHERD_RETURN_IF_ERROR(directory->ReadRecords(records));
+    SHERD_RETURN_IF_ERROR(directory->CheckNames());
+    SHERD_RETURN_IF_ERROR(directory->CheckRoutes());
+    return std::string();
+  };
+  Store& meeting = *directory->store_;
+  SHERD_RETURN_IF_ERROR(
+      ExchangeMembership(meeting, /*expected=*/{}, deadline,
+                         directory->membership_,
+                         {.note = Record(self), .settle = settle})
+          .status());
+  if (rank == 0) return directory;
+  SHERD_ASSIGN_OR_RETURN(const std::vector<std::string> records,
+                         ReadNotes(meeting, world_size, deadline));
   SHERD_RETURN_IF_ERROR(directory->ReadRecords(records));
-  SHERD_RETURN_IF_ERROR(directory->CheckNames());
-  SHERD_RETURN_IF_ERROR(directory->CheckRoutes());
   return directory;
 }
 

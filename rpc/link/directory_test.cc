@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/comm/group/membership_exchange.h"
 #include "sherd/core/comm/store/hash_store.h"
 #include "sherd/rpc/link/mailbox_fixture.h"
 #include "sherd/testing/kits/rank_threads.h"
@@ -60,6 +61,25 @@ class DirectoryTest : public ::testing::Test {
     const auto size = static_cast<int>(workers.size());
     RunRankThreads(size, [&](int rank) {
       met[rank] = Directory::Meet(store_, rank, size, workers[rank], Late());
+    });
+    return met;
+  }
+
+  // The result of one of two ranks, where the other, `rank`, is of another
+  // program and publishes `note`.
+  static absl::StatusOr<std::unique_ptr<Directory>> MeetBeside(
+      int rank, const std::string& note) {
+    const std::shared_ptr<Store> store = std::make_shared<HashStore>();
+    absl::StatusOr<std::unique_ptr<Directory>> met;
+    RunRankThreads(2, [&](int self) {
+      if (self != rank) {
+        met = Directory::Meet(store, self, 2, Named("w"), Late());
+        return;
+      }
+      Membership membership("rpc", self, 2, {}, 2);
+      ExchangeMembership(*store, /*expected=*/{}, Late(), membership,
+                         {.note = note})
+          .IgnoreError();
     });
     return met;
   }
@@ -175,26 +195,23 @@ TEST_F(DirectoryTest, AWorkerRecordsThatItLeaves) {
 }
 
 TEST_F(DirectoryTest, ARecordOfAnotherProgramIsRefused) {
-  for (const std::string& note :
-       {std::string(""), std::string("\nname"),
-        std::string("\nname\n00\nhere\nunix"),
-        std::string("\nname\n00\nhere\ncarrier pigeons\n"),
-        std::string("\nna me\n00\nhere\nunix\n")}) {
-    const std::shared_ptr<Store> store = std::make_shared<HashStore>();
-    ASSERT_THAT(store->Set("member/0", "2 boot pid:[1] 1 1" + note), IsOk());
-    EXPECT_THAT(Directory::Meet(store, 1, 2, Named("w"), Late()),
+  for (const std::string note :
+       {"", "name", "name\n00\nhere\nunix", "name\n00\nhere\ncarrier pigeons\n",
+        "na me\n00\nhere\nunix\n"}) {
+    EXPECT_THAT(MeetBeside(0, note),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          HasSubstr("what rank 0 wrote at the rendezvous")))
+        << note;
+    EXPECT_THAT(MeetBeside(1, note),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("what rank 1 wrote at the rendezvous")))
         << note;
   }
 }
 
 TEST_F(DirectoryTest, ARecordThatIsNotHexadecimalNamesTheWorker) {
   const auto meet = [](const std::string& record) {
-    const std::shared_ptr<Store> store = std::make_shared<HashStore>();
-    EXPECT_THAT(store->Set("member/0", "2 boot pid:[1] 1 1\n" + record),
-                IsOk());
-    return Directory::Meet(store, 1, 2, Named("w"), Late());
+    return MeetBeside(0, record);
   };
   EXPECT_THAT(meet("ps\n0aF9\nhere\nunix\n"), IsOk());
   for (const std::string text : {"0", "0g", "no", "0 ", "\xff\xff"}) {

@@ -21,14 +21,11 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/comm/store/hash_store.h"
 #include "sherd/core/process/process_identity.h"
-#include "sherd/testing/kits/rank_threads.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd::internal {
 namespace {
 
-using ::sherd::testing::IsOk;
-using ::sherd::testing::RunRankThreads;
 using ::sherd::testing::StatusIs;
 using ::testing::HasSubstr;
 
@@ -42,15 +39,7 @@ class RankLog : public MembershipOfRank, public FailureLog {
  public:
   RankLog(std::shared_ptr<Store> store, int rank, int size)
       : MembershipOfRank{Membership("test", rank, size, {}, 0)},
-        FailureLog(store, membership),
-        store_(std::move(store)) {}
-
-  absl::Status Join(Deadline deadline) {
-    return ExchangeMembership(*store_, {}, deadline, membership);
-  }
-
- private:
-  const std::shared_ptr<Store> store_;
+        FailureLog(std::move(store), membership) {}
 };
 
 class FailureLogTest : public ::testing::Test {
@@ -59,13 +48,14 @@ class FailureLogTest : public ::testing::Test {
     return std::make_unique<RankLog>(store_, rank, size);
   }
 
-  // Boards of all ranks, joined.
+  // Logs of all ranks, which know each other.
   std::vector<std::unique_ptr<RankLog>> Joined(int size) {
     std::vector<std::unique_ptr<RankLog>> logs;
-    for (int r = 0; r < size; ++r) logs.push_back(Log(r, size));
-    RunRankThreads(size, [&](int rank) {
-      EXPECT_THAT(logs[rank]->Join(Deadline::After(absl::Seconds(30))), IsOk());
-    });
+    for (int r = 0; r < size; ++r) {
+      logs.push_back(Log(r, size));
+      logs[r]->membership.SetProcesses(
+          std::vector<std::string>(size, DescribeOwnProcess()));
+    }
     return logs;
   }
 
@@ -188,13 +178,8 @@ class WhenMissed final : public Store {
 class RankOfAnotherProcess : public FailureLogTest {
  protected:
   RankOfAnotherProcess() {
-    for (const auto& [rank, process] : {std::pair(1, process_.Describe()),
-                                        std::pair(2, DescribeOwnProcess())}) {
-      EXPECT_THAT(store_->Set(absl::StrCat("member/", rank),
-                              absl::StrCat("3 ", process)),
-                  IsOk());
-    }
-    EXPECT_THAT(log_.Join(Deadline::Infinite()), IsOk());
+    log_.membership.SetProcesses(
+        {DescribeOwnProcess(), process_.Describe(), DescribeOwnProcess()});
   }
 
   // As rank 1 does it.
@@ -303,17 +288,12 @@ TEST_F(FailureLogTest, RanksTogetherSeeAllProcessesAtOnce) {
   constexpr int kSize = 100;
   constexpr int kVictim = 83;
   LivingProcess victim;
-  for (int r = 0; r < kSize; ++r) {
-    const std::string process =
-        r == kVictim ? victim.Describe() : DescribeOwnProcess();
-    ASSERT_THAT(store_->Set(absl::StrCat("member/", r),
-                            absl::StrCat(kSize, " ", process)),
-                IsOk());
-  }
+  std::vector<std::string> processes(kSize, DescribeOwnProcess());
+  processes[kVictim] = victim.Describe();
   std::vector<std::unique_ptr<RankLog>> logs;
   for (int r = 0; r < 10; ++r) {
     logs.push_back(Log(r, kSize));
-    ASSERT_THAT(logs[r]->Join(Deadline::Infinite()), IsOk());
+    logs[r]->membership.SetProcesses(processes);
   }
   victim.End();
   int finders = 0;

@@ -11,6 +11,7 @@
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/bootstrap/backend_agreement.h"
 #include "sherd/core/comm/bootstrap/backend_choice.h"
 #include "sherd/core/comm/bootstrap/backend_registry.h"
 #include "sherd/core/comm/bootstrap/host_address.h"
@@ -18,16 +19,20 @@
 #include "sherd/core/comm/bootstrap/launch_environment.h"
 #include "sherd/core/comm/bootstrap/meeting.h"
 #include "sherd/core/comm/bootstrap/rendezvous.h"
+#include "sherd/core/comm/group/failure_log.h"
+#include "sherd/core/comm/group/membership.h"
 #include "sherd/core/comm/group/membership_exchange.h"
+#include "sherd/core/comm/group/process_group_impl.h"
 #include "sherd/core/tensor/device.h"
 #include "sherd/core/tensor/device_runtime.h"
 
 namespace sherd {
 namespace {
 
+using internal::BackendAgreement;
+using internal::BackendRequest;
 using internal::MeetingPlace;
-using internal::MemberRecord;
-using internal::MembershipSummary;
+using internal::Membership;
 using internal::Rendezvous;
 
 constexpr char kAuto[] = "auto";
@@ -197,34 +202,6 @@ Candidate FindCandidate(const BackendChoice& choice,
   return candidate;
 }
 
-// Settles what all ranks have to agree on, before connections are made.
-absl::StatusOr<MembershipSummary> AgreeOnBackend(Store& store,
-                                                 const LaunchEnvironment& place,
-                                                 const BackendChoice& choice,
-                                                 const Candidate& candidate,
-                                                 Deadline deadline) {
-  SHERD_ASSIGN_OR_RETURN(
-      MembershipSummary summary,
-      internal::ExchangeMemberRecords(
-          store,
-          {.rank = place.rank,
-           .world_size = place.world_size,
-           // "cpu:auto" means the same as "auto".
-           .backend = choice.cpu,
-           .device_backend = choice.cuda,
-           .one_host_only = candidate.backend != nullptr &&
-                            candidate.backend->info().one_host_only,
-           .shm_obstacle = candidate.shm_obstacle,
-           .error = candidate.error,
-           .host = OwnHostIdentity()},
-          deadline));
-  if (choice.cpu == kAuto) {
-    SHERD_LOG(kDebug) << "backend auto is " << summary.backend
-                      << (summary.reason.empty() ? "" : ": ") << summary.reason;
-  }
-  return summary;
-}
-
 absl::Status MaybeInjectFaultAt(FaultPoint point, const InitOptions& options,
                                 const LaunchEnvironment& place) {
   return MaybeInjectFault(
@@ -241,12 +218,12 @@ struct Connection {
 absl::StatusOr<Device> DeviceFor(const InitOptions& options,
                                  const LaunchEnvironment& place,
                                  const Candidate& candidate,
-                                 const MembershipSummary& summary) {
+                                 const BackendAgreement& agreement) {
   if (candidate.device_backend == nullptr) return Device();
   if (options.device && options.device->index >= 0) return *options.device;
   Device device{candidate.device_backend->info().device_type, 0};
   if (candidate.devices > 1) {
-    if (!place.local_rank && !summary.one_host) {
+    if (!place.local_rank && !agreement.one_host()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "this rank sees ", candidate.devices,
           " devices and its launcher does not say which rank of its host it "
@@ -257,15 +234,46 @@ absl::StatusOr<Device> DeviceFor(const InitOptions& options,
   return device;
 }
 
-absl::StatusOr<Connection> Choose(const MembershipSummary& summary,
+absl::StatusOr<Connection> Choose(const BackendAgreement& agreement,
                                   const std::string& master) {
   Connection connection;
-  SHERD_ASSIGN_OR_RETURN(connection.backend, Usable(summary.backend));
-  if (!summary.one_network) {
+  SHERD_ASSIGN_OR_RETURN(connection.backend, Usable(agreement.backend));
+  if (!agreement.one_network) {
     SHERD_ASSIGN_OR_RETURN(connection.bind_address,
                            internal::AddressForOthers(master));
   }
   return connection;
+}
+
+// Settles what all ranks have to agree on, before connections are made, and
+// completes `membership`.
+absl::StatusOr<BackendAgreement> Agree(Store& store,
+                                       const BackendChoice& choice,
+                                       const Candidate& candidate,
+                                       Deadline deadline,
+                                       Membership& membership) {
+  const BackendRequest request = {
+      // "cpu:auto" means the same as "auto".
+      .backend = choice.cpu,
+      .device_backend = choice.cuda,
+      .one_host_only = candidate.backend != nullptr &&
+                       candidate.backend->info().one_host_only,
+      .shm_obstacle = candidate.shm_obstacle,
+      .host = OwnHostIdentity()};
+  SHERD_ASSIGN_OR_RETURN(
+      const std::string text,
+      internal::ExchangeMembership(store, /*expected=*/{}, deadline, membership,
+                                   {.note = request.ToText(),
+                                    .error = candidate.error,
+                                    .settle = internal::AgreeOnBackend}));
+  SHERD_ASSIGN_OR_RETURN(BackendAgreement agreement,
+                         BackendAgreement::Parse(text));
+  if (choice.cpu == kAuto) {
+    SHERD_LOG(kDebug) << "backend auto is " << agreement.backend
+                      << (agreement.reason.empty() ? "" : ": ")
+                      << agreement.reason;
+  }
+  return agreement;
 }
 
 absl::StatusOr<GroupPointer> Join(const InitOptions& options,
@@ -274,26 +282,37 @@ absl::StatusOr<GroupPointer> Join(const InitOptions& options,
                                   const Candidate& candidate,
                                   const Rendezvous& rendezvous,
                                   absl::Duration timeout, Deadline deadline) {
-  Store& store = *rendezvous.session->store();
+  const std::shared_ptr<Store>& store = rendezvous.session->store();
+  Membership membership(options.group_name, place.rank, place.world_size,
+                        /*world_ranks=*/{}, place.world_size);
   SHERD_ASSIGN_OR_RETURN(
-      const MembershipSummary summary,
-      AgreeOnBackend(store, place, choice, candidate, deadline));
-  SHERD_ASSIGN_OR_RETURN(const Connection connection,
-                         Choose(summary, rendezvous.master));
-  SHERD_ASSIGN_OR_RETURN(const Device device,
-                         DeviceFor(options, place, candidate, summary));
-  return ProcessGroup::Create(
-      *connection.backend,
+      const BackendAgreement agreement,
+      Agree(*store, choice, candidate, deadline, membership));
+  // The other ranks connect already, and wait for this one.
+  const auto report = [&](absl::Status status) {
+    internal::FailureLog(store, membership).Report(status, std::nullopt);
+    return status;
+  };
+  const absl::StatusOr<Connection> connection =
+      Choose(agreement, rendezvous.master);
+  if (!connection.ok()) return report(connection.status());
+  const absl::StatusOr<Device> device =
+      DeviceFor(options, place, candidate, agreement);
+  if (!device.ok()) return report(device.status());
+  return internal::ProcessGroupAccess::CreateAfterMeeting(
+      *connection->backend,
       {.name = options.group_name,
        .rank = place.rank,
        .size = place.world_size,
-       .store = rendezvous.session->store(),
+       .store = store,
        .timeout = timeout,
        .on_destroy = [session = rendezvous.session] { session->Leave(); },
-       .bind_address = connection.bind_address,
+       .bind_address = connection->bind_address,
        .join_deadline = deadline,
+       .processes = {membership.processes().begin(),
+                     membership.processes().end()},
        .device_backend = candidate.device_backend,
-       .device = device});
+       .device = *device});
 }
 
 absl::StatusOr<GroupPointer> MeetAndJoin(const InitOptions& options,

@@ -8,6 +8,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/collective/call_comparison.h"
 #include "sherd/core/comm/flight/flight_dump.h"
+#include "sherd/core/comm/group/membership_exchange.h"
 #include "sherd/core/comm/group/process_group_impl.h"
 
 namespace sherd {
@@ -33,7 +34,7 @@ ProcessGroup::Impl::GetCallCheck() {
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Impl::Create(
     const Backend& backend, ProcessGroupOptions options,
-    absl::string_view operation, DeviceOrigin& origin) {
+    absl::string_view operation, DeviceOrigin& origin, bool have_met) {
   if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", options.rank, " of world size ", options.size,
@@ -42,7 +43,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Impl::Create(
   const Deadline deadline =
       options.join_deadline.value_or(Deadline::After(options.timeout));
   auto impl = std::make_unique<Impl>(backend, std::move(options));
-  absl::Status status = impl->Join(deadline, origin);
+  absl::Status status = impl->Join(deadline, origin, have_met);
   if (!status.ok()) {
     if (const std::optional<int> failed = FailedRank(status)) {
       impl->calls_.SetFailedRank(*failed);
@@ -61,12 +62,22 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Impl::Create(
   return std::shared_ptr<ProcessGroup>(new ProcessGroup(std::move(impl)));
 }
 
-absl::Status ProcessGroup::Impl::Join(Deadline deadline, DeviceOrigin& origin) {
-  SHERD_ASSIGN_OR_RETURN(const CallCheck check, GetCallCheck());
-  SHERD_RETURN_IF_ERROR(ExchangeMembership(*options_.store, options_.processes,
-                                           deadline, membership_));
-  SHERD_RETURN_IF_ERROR(ConnectHost(check, deadline));
-  absl::Status status = ConnectDevice(deadline, origin);
+absl::Status ProcessGroup::Impl::Join(Deadline deadline, DeviceOrigin& origin,
+                                      bool have_met) {
+  const absl::StatusOr<CallCheck> check = GetCallCheck();
+  if (have_met) {
+    membership_.SetProcesses(options_.processes);
+  } else {
+    SHERD_RETURN_IF_ERROR(internal::ExchangeMembership(
+                              *options_.store, options_.processes, deadline,
+                              membership_, {.error = check.status()})
+                              .status());
+  }
+  absl::Status status = check.status();
+  if (status.ok()) {
+    SHERD_RETURN_IF_ERROR(ConnectHost(*check, deadline));
+    status = ConnectDevice(deadline, origin);
+  }
   // For ranks that still wait for this one.
   if (!status.ok()) peers_.Report(status);
   return status;
@@ -148,6 +159,14 @@ CommunicatorOptions ProcessGroup::Impl::OptionsForCommunicator(
                                  .one_host = membership_.one_host()};
   if (!options_.bind_address.empty()) options.address = options_.bind_address;
   return options;
+}
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>>
+internal::ProcessGroupAccess::CreateAfterMeeting(const Backend& backend,
+                                                 ProcessGroupOptions options) {
+  DeviceOrigin origin;
+  return ProcessGroup::Impl::Create(backend, std::move(options), "init", origin,
+                                    /*have_met=*/true);
 }
 
 }  // namespace sherd

@@ -6,11 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/time/time.h"
-#include "sherd/core/base/deviation.h"
 #include "sherd/core/base/error_info.h"
-#include "sherd/core/base/status_macros.h"
 #include "sherd/core/process/process_identity.h"
 
 namespace sherd::internal {
@@ -34,60 +30,7 @@ std::vector<int> HostsOf(absl::Span<const std::string> processes) {
   return host_of_rank;
 }
 
-// A plain look: the deadline has passed already.
-Deadline Now() { return Deadline::After(absl::ZeroDuration()); }
-
-// How often a wait for a rank checks whether its process is alive.
-constexpr absl::Duration kLook = absl::Milliseconds(100);
-
-std::string MemberKey(int rank) { return absl::StrCat("member/", rank); }
-std::string JoinedKey(int rank) { return absl::StrCat("joined/", rank); }
-
-// The record of `rank`, whose process is `expected`; empty: not known.
-absl::StatusOr<std::string> AwaitMember(Store& store, int rank,
-                                        const std::string& expected,
-                                        Deadline deadline) {
-  if (expected.empty()) return store.Get(MemberKey(rank), deadline);
-  bool ended = false;
-  for (;;) {
-    absl::StatusOr<std::string> member = store.Get(
-        MemberKey(rank),
-        Deadline::Earlier(deadline, ended ? Now() : Deadline::After(kLook)));
-    if (!absl::IsDeadlineExceeded(member.status())) return member;
-    if (ended) {
-      return WithFailedRank(
-          absl::UnavailableError(absl::StrCat("rank ", rank, " died (process ",
-                                              ProcessNumber(expected),
-                                              " has ended) before it joined")),
-          rank);
-    }
-    if (deadline.HasPassed()) return member;
-    // A value that the rank wrote before its end is read once more.
-    ended = StateOf(expected) == ProcessState::kEnded;
-  }
-}
-
-// The error of missing ranks, of which `first` is the first.
-absl::Status Absent(Store& store, int first, int size) {
-  std::vector<int> missing;
-  for (int rank = first; rank < size; ++rank) {
-    if (!store.Get(MemberKey(rank), Now()).ok()) missing.push_back(rank);
-  }
-  // Those that joined meanwhile were late all the same.
-  if (missing.empty()) missing.push_back(first);
-  return DidNotJoin(missing, size);
-}
-
 }  // namespace
-
-absl::Status DidNotJoin(const std::vector<int>& missing, int size) {
-  return WithFailedRank(
-      absl::DeadlineExceededError(
-          absl::StrCat(RankList(missing), " of ", size,
-                       " did not join in time: were all of them started, with "
-                       "the same rendezvous and secret?")),
-      missing.front());
-}
 
 std::string ProcessNumber(const std::string& description) {
   const auto parsed = ProcessDescription::Parse(description);
@@ -153,52 +96,6 @@ absl::Status Membership::MaybeInjectFault(FaultPoint point,
       {.point = point,
        .rank = is_member() ? world_ranks_[rank_] : -1,
        .subject = subject});
-}
-
-absl::Status ExchangeMembership(Store& store,
-                                absl::Span<const std::string> expected,
-                                Deadline deadline, Membership& membership,
-                                absl::string_view note,
-                                std::vector<std::string>* notes) {
-  const int own = membership.rank();
-  const int size = membership.size();
-  SHERD_ASSIGN_OR_RETURN(const int64_t joined, store.Add(JoinedKey(own), 1));
-  if (joined != 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rank ", own,
-        " has joined already: two processes have the same rank, or the "
-        "rendezvous is left over from another run and must be removed"));
-  }
-  SHERD_RETURN_IF_ERROR(
-      store.Set(MemberKey(own),
-                absl::StrCat(size, " ", DescribeOwnProcess(), "\n", note)));
-  std::vector<std::string> processes;
-  if (notes != nullptr) notes->clear();
-  for (int rank = 0; rank < size; ++rank) {
-    const absl::StatusOr<std::string> member = AwaitMember(
-        store, rank, expected.empty() ? "" : expected[rank], deadline);
-    if (absl::IsDeadlineExceeded(member.status())) {
-      return Absent(store, rank, size);
-    }
-    if (!member.ok()) return member.status();
-    std::pair<std::string, std::string> fields =
-        absl::StrSplit(*member, absl::MaxSplits(' ', 1));
-    if (fields.first != absl::StrCat(size)) {
-      // These are two ranks of several: who deviates is not known.
-      return absl::InvalidArgumentError(
-          absl::StrCat("rank ", rank, " has world size ", fields.first,
-                       ", rank ", own, " has ", size));
-    }
-    // A process is described in one line.
-    const size_t line = fields.second.find('\n');
-    if (notes != nullptr) {
-      notes->push_back(
-          line == std::string::npos ? "" : fields.second.substr(line + 1));
-    }
-    processes.push_back(fields.second.substr(0, line));
-  }
-  membership.SetProcesses(std::move(processes));
-  return absl::OkStatus();
 }
 
 }  // namespace sherd::internal

@@ -9,9 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "sherd/core/base/deadline.h"
 #include "sherd/core/base/fault_point.h"
-#include "sherd/core/comm/store.h"
 #include "sherd/core/tensor/device.h"
 
 namespace sherd::internal {
@@ -78,35 +76,9 @@ class Membership {
   std::vector<Device> devices_;
 };
 
-// kDeadlineExceeded: the ranks `missing` of `size`, at least one, ascending,
-// did not join in time. Names the first as the failed rank.
-absl::Status DidNotJoin(const std::vector<int>& missing, int size);
-
 // Number of the process that DescribeOwnProcess() described; "unknown" if the
 // text is malformed.
 std::string ProcessNumber(const std::string& description);
-
-// Publishes this rank and its process to all ranks, and sets the processes of
-// all once they have joined. Collective; once per store. `expected`: the
-// process of each rank, if known before it joins; otherwise empty.
-//
-// Keys, below the group's prefix:
-//   joined/R   taken by the first process that joins as rank R
-//   member/R   world size, process and note of rank R
-//
-// `note`: what else this rank publishes. `notes`, if not null, gets those of
-// all, by rank.
-//
-//   kInvalidArgument   The rank is taken, or world sizes differ.
-//   kDeadlineExceeded  Some ranks did not join; the message names them.
-//   kUnavailable       A rank's process is known and ended before it joined.
-//
-// Cost. P + 2 operations of the store.
-absl::Status ExchangeMembership(Store& store,
-                                absl::Span<const std::string> expected,
-                                Deadline deadline, Membership& membership,
-                                absl::string_view note = {},
-                                std::vector<std::string>* notes = nullptr);
 
 }  // namespace sherd::internal
 

@@ -3,89 +3,83 @@
 #include <algorithm>
 #include <optional>
 #include <utility>
-#include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "sherd/core/base/deviation.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
-#include "sherd/core/comm/group/membership.h"
+#include "sherd/core/comm/bootstrap/meeting_errors.h"
+#include "sherd/core/comm/store/watched_store.h"
+#include "sherd/core/process/process_identity.h"
 
 namespace sherd::internal {
 namespace {
 
-constexpr char kSummaryKey[] = "records/summary";
-constexpr char kAuto[] = "auto";
-constexpr size_t kRecordFields = 8;
-constexpr size_t kSummaryFields = 9;
+constexpr char kSummaryKey[] = "summary";
+// Lines of a summary before the processes.
+constexpr int kSummaryFields = 6;
 constexpr int kNoRank = -1;
 
-std::string RecordKey(int rank) { return absl::StrCat("records/", rank); }
-std::string ReadKey(int rank) { return absl::StrCat("records/read/", rank); }
+std::string JoinedKey(int rank) { return absl::StrCat("joined/", rank); }
+std::string MemberKey(int rank) { return absl::StrCat("member/", rank); }
+std::string ReadKey(int rank) { return absl::StrCat("summary/read/", rank); }
 
 Deadline Now() { return Deadline::After(absl::ZeroDuration()); }
 
-std::string OneLine(absl::string_view text) {
-  return absl::StrReplaceAll(text, {{"\n", " "}});
-}
+// As published by one rank: "SIZE PROCESS\nNOTE".
+struct MemberRecord {
+  int world_size = 0;
+  std::string process;
+  std::string note;
+};
 
 std::string Encode(const MemberRecord& record) {
-  return absl::StrJoin(
-      {absl::StrCat(record.world_size), OneLine(record.backend),
-       OneLine(record.shm_obstacle), OneLine(record.host.network),
-       OneLine(record.host.machine),
-       absl::StrCat(static_cast<int>(record.error.code())),
-       OneLine(record.error.message()), OneLine(record.device_backend)},
-      "\n");
-}
-
-absl::Status Malformed(absl::string_view what) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(what,
-                   " at the rendezvous is not of this version of Sherd, "
-                   "or the store serves something else too"));
+  return absl::StrCat(record.world_size, " ", record.process, "\n",
+                      record.note);
 }
 
 absl::StatusOr<MemberRecord> DecodeRecord(int rank, absl::string_view text) {
-  const std::vector<std::string> fields = absl::StrSplit(text, '\n');
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(text, absl::MaxSplits('\n', 1));
+  const std::pair<absl::string_view, absl::string_view> fields =
+      absl::StrSplit(parts.first, absl::MaxSplits(' ', 1));
   MemberRecord record;
-  record.rank = rank;
-  int code;
-  if (fields.size() != kRecordFields ||
-      !absl::SimpleAtoi(fields[0], &record.world_size) ||
-      !absl::SimpleAtoi(fields[5], &code)) {
-    return WithRank(Malformed(absl::StrCat("the record of rank ", rank)), rank);
+  if (fields.second.empty() ||
+      !absl::SimpleAtoi(fields.first, &record.world_size)) {
+    return WithRank(NotOfThisVersion(absl::StrCat("the record of rank ", rank)),
+                    rank);
   }
-  record.backend = fields[1];
-  record.shm_obstacle = fields[2];
-  record.host = {fields[3], fields[4]};
-  record.error = absl::Status(static_cast<absl::StatusCode>(code), fields[6]);
-  record.device_backend = fields[7];
+  record.process = std::string(fields.second);
+  record.note = std::string(parts.second);
   return record;
 }
 
-// `world_size`: as requested by rank 0.
-std::string EncodeSummary(const absl::StatusOr<MembershipSummary>& result,
-                          int world_size) {
-  const MembershipSummary summary = result.ok() ? *result : MembershipSummary();
+struct Summary {
+  std::string settled;
+  std::vector<std::string> processes;
+};
+
+// `world_size`: as requested by the rank that writes it.
+std::string Encode(const absl::StatusOr<Summary>& result, int world_size) {
+  const Summary summary = result.ok() ? *result : Summary();
   const ErrorInfo info = GetErrorInfo(result.status());
-  return absl::StrJoin(
-      {absl::StrCat(static_cast<int>(result.status().code())),
-       absl::StrCat(info.rank.value_or(kNoRank)),
-       absl::StrCat(info.failed_rank.value_or(kNoRank)),
-       OneLine(result.status().message()), summary.backend,
-       OneLine(summary.reason), absl::StrCat(summary.one_network ? 1 : 0),
-       absl::StrCat(summary.elsewhere), absl::StrCat(world_size)},
-      "\n");
+  std::string text = absl::StrCat(
+      world_size, "\n", static_cast<int>(result.status().code()), "\n",
+      info.rank.value_or(kNoRank), "\n", info.failed_rank.value_or(kNoRank),
+      "\n", absl::CEscape(result.status().message()), "\n",
+      absl::CEscape(summary.settled));
+  for (const std::string& process : summary.processes) {
+    absl::StrAppend(&text, "\n", process);
+  }
+  return text;
 }
 
-absl::Status DecodeError(int code, absl::string_view message, int rank,
-                         int failed_rank) {
+absl::Status ErrorOf(int code, absl::string_view message, int rank,
+                     int failed_rank) {
   ErrorInfo info;
   if (rank != kNoRank) info.rank = rank;
   if (failed_rank != kNoRank) info.failed_rank = failed_rank;
@@ -93,125 +87,176 @@ absl::Status DecodeError(int code, absl::string_view message, int rank,
       absl::Status(static_cast<absl::StatusCode>(code), message), info);
 }
 
-absl::StatusOr<MembershipSummary> DecodeSummary(absl::string_view text,
-                                                const MemberRecord& own) {
+// The summary for `rank`, which requested `size`.
+absl::StatusOr<Summary> DecodeSummary(absl::string_view text, int rank,
+                                      int size) {
   const std::vector<std::string> fields = absl::StrSplit(text, '\n');
-  int code, rank, failed_rank, elsewhere, world_size;
-  if (fields.size() != kSummaryFields || !absl::SimpleAtoi(fields[0], &code) ||
-      !absl::SimpleAtoi(fields[1], &rank) ||
-      !absl::SimpleAtoi(fields[2], &failed_rank) ||
-      !absl::SimpleAtoi(fields[7], &elsewhere) ||
-      !absl::SimpleAtoi(fields[8], &world_size)) {
-    return Malformed("the summary of rank 0");
+  int world_size, code, error_rank, failed_rank;
+  std::string message;
+  Summary summary;
+  if (fields.size() < kSummaryFields ||
+      !absl::SimpleAtoi(fields[0], &world_size) ||
+      !absl::SimpleAtoi(fields[1], &code) ||
+      !absl::SimpleAtoi(fields[2], &error_rank) ||
+      !absl::SimpleAtoi(fields[3], &failed_rank) ||
+      !absl::CUnescape(fields[4], &message) ||
+      !absl::CUnescape(fields[5], &summary.settled)) {
+    return NotOfThisVersion("the summary of rank 0");
   }
-  if (code != 0) return DecodeError(code, fields[3], rank, failed_rank);
-  if (world_size != own.world_size) {
-    // A rank that rank 0 did not expect.
-    return WithFailedRank(
-        absl::InvalidArgumentError(absl::StrCat(
-            "world sizes differ: rank ", own.rank, " asked for ",
-            own.world_size, ", the ranks 0 to ", world_size - 1, " for ",
-            world_size, ": start all ranks with the same one")),
-        own.rank);
+  if (code != 0) return ErrorOf(code, message, error_rank, failed_rank);
+  summary.processes.assign(fields.begin() + kSummaryFields, fields.end());
+  if (static_cast<int64_t>(summary.processes.size()) != world_size) {
+    return NotOfThisVersion("the summary of rank 0");
   }
-  MembershipSummary summary;
-  summary.backend = fields[4];
-  summary.reason = fields[5];
-  summary.one_network = fields[6] == "1";
-  summary.elsewhere = elsewhere;
-  summary.one_host = elsewhere == kNoRank;
+  if (world_size == size) return summary;
+  // A rank that rank 0 did not expect.
+  return WithFailedRank(absl::InvalidArgumentError(absl::StrCat(
+                            "world sizes differ: rank ", rank, " asked for ",
+                            size, ", the ranks 0 to ", world_size - 1, " for ",
+                            world_size, ": start all ranks with the same one")),
+                        rank);
+}
+
+// One rank's part in the exchange.
+class Exchange {
+ public:
+  Exchange(Store& store, absl::Span<const std::string> expected,
+           Deadline deadline, const Membership& membership,
+           const MemberOffer& offer)
+      : store_(store),
+        watched_(store, [this] { return FindObstacle(); }),
+        expected_(expected),
+        deadline_(deadline),
+        rank_(membership.rank()),
+        size_(membership.size()),
+        offer_(offer),
+        known_ranks_(size_) {}
+
+  absl::StatusOr<Summary> Run();
+
+ private:
+  // Steps of Run().
+  absl::Status Claim();
+  absl::StatusOr<Summary> Refuse();
+  absl::StatusOr<Summary> Lead();
+  absl::StatusOr<Summary> Follow();
+
+  // Rank 0's: the summary of all records. The second has the records up to the
+  // first with another world size; it waits a while for the other ranks, which
+  // decide who deviates: for as many as the size that most ranks requested.
+  absl::StatusOr<Summary> Compare();
+  absl::Status CompareSizes(const std::vector<MemberRecord>& records);
+
+  // Writes `found`, unless there is a summary, and returns the one that counts.
+  absl::StatusOr<Summary> Conclude(const absl::StatusOr<Summary>& found);
+  // The summary in `text`. Confirms that this rank has read an error.
+  absl::StatusOr<Summary> Accept(absl::string_view text);
+  // Gives the ranks that joined time to read the error.
+  void AwaitReaders();
+
+  // The value of `key` once there is one, or why there will be none.
+  absl::StatusOr<std::string> Await(const std::string& key);
+  // The rank for which not all can join, or, as rank 0, this one if that was
+  // found by another; sets obstacle_. None if that is not known.
+  std::optional<int> FindObstacle();
+  // The error of ranks that are missing at the deadline, or of the store.
+  absl::Status Late() const;
+  bool Has(const std::string& key) const {
+    return store_.Contains(key).value_or(false);
+  }
+  // That of rank 0, if it is there.
+  absl::StatusOr<MemberRecord> FirstRecord() const;
+  // Whether rank 0 does not expect this rank.
+  bool IsSurplus() const;
+
+  Store& store_;
+  WatchedStore watched_;
+  const absl::Span<const std::string> expected_;
+  const Deadline deadline_;
+  const int rank_;
+  const int size_;
+  const MemberOffer& offer_;
+  // Ranks from here on have not been heard of.
+  int known_ranks_;
+  absl::Status obstacle_;
+};
+
+absl::StatusOr<Summary> Exchange::Run() {
+  SHERD_RETURN_IF_ERROR(Claim());
+  // Not published as a member, so that rank 0 cannot continue with it.
+  if (!offer_.error.ok()) return Refuse();
+  SHERD_RETURN_IF_ERROR(store_.Set(
+      MemberKey(rank_),
+      Encode(MemberRecord{size_, DescribeOwnProcess(), offer_.note})));
+  return rank_ == 0 ? Lead() : Follow();
+}
+
+absl::Status Exchange::Claim() {
+  SHERD_ASSIGN_OR_RETURN(const int64_t joined, store_.Add(JoinedKey(rank_), 1));
+  if (joined == 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "rank ", rank_,
+      " has joined already: two processes have the same rank, or the "
+      "rendezvous is left over from another run and must be removed"));
+}
+
+absl::StatusOr<Summary> Exchange::Refuse() {
+  const absl::Status error = WithRank(offer_.error, rank_);
+  if (IsSurplus()) return error;
+  std::vector<std::string> others;
+  for (int rank = 0; rank < size_; ++rank) others.push_back(JoinedKey(rank));
+  store_.Wait(others, Deadline::Earlier(deadline_, Deadline::After(kReadGrace)))
+      .IgnoreError();
+  Conclude(rank_ == 0 ? error : Annotate(error, absl::StrCat("rank ", rank_)))
+      .IgnoreError();
+  AwaitReaders();
+  return error;
+}
+
+absl::StatusOr<Summary> Exchange::Lead() {
+  absl::StatusOr<Summary> summary = Conclude(Compare());
+  if (!summary.ok()) AwaitReaders();
   return summary;
 }
 
-absl::Status Absent(Store& store, int size) {
-  std::vector<int> missing;
-  for (int rank = 0; rank < size; ++rank) {
-    if (!store.Get(RecordKey(rank), Now()).ok()) missing.push_back(rank);
+absl::StatusOr<Summary> Exchange::Follow() {
+  const absl::StatusOr<std::string> text = Await(kSummaryKey);
+  if (!text.ok()) {
+    return IsSurplus() ? absl::StatusOr<Summary>(text.status())
+                       : Conclude(text.status());
   }
-  if (missing.empty()) {
-    return WithFailedRank(
-        absl::DeadlineExceededError(
-            "all ranks arrived, but rank 0 did not compare them in time"),
-        0);
-  }
-  return DidNotJoin(missing, size);
+  return Accept(*text);
 }
 
-// The error of ranks that differ, or OK. `what` names the compared values.
-absl::Status NoDeviation(absl::string_view what, const Deviation& deviation,
-                         const std::vector<std::optional<std::string>>& asked) {
-  if (!deviation.Exists()) return absl::OkStatus();
-  const std::string text = deviation.ToText(
-      "asked for", [&](int rank) { return *asked[static_cast<size_t>(rank)]; });
-  const absl::Status status = absl::InvalidArgumentError(absl::StrCat(
-      what, " differ: ", text, ": start all ranks with the same one"));
-  const std::optional<int> failed = deviation.Rank();
-  return failed ? WithFailedRank(status, *failed) : status;
-}
-
-// As in BackendChoice::text.
-std::string Asked(const MemberRecord& record) {
-  if (record.device_backend.empty()) return record.backend;
-  return absl::StrCat("cpu:", record.backend, ",cuda:", record.device_backend);
-}
-
-absl::Status CheckBackends(const std::vector<MemberRecord>& records) {
-  std::vector<std::optional<std::string>> asked;
-  for (const MemberRecord& record : records) {
-    asked.push_back(absl::StrCat("\"", Asked(record), "\""));
+absl::StatusOr<Summary> Exchange::Compare() {
+  std::vector<MemberRecord> records = {
+      {size_, DescribeOwnProcess(), offer_.note}};
+  for (int rank = 1; rank < size_; ++rank) {
+    SHERD_ASSIGN_OR_RETURN(const std::string text, Await(MemberKey(rank)));
+    SHERD_ASSIGN_OR_RETURN(MemberRecord record, DecodeRecord(rank, text));
+    records.push_back(std::move(record));
+    if (records.back().world_size != size_) return CompareSizes(records);
   }
-  return NoDeviation("backends", FindDeviation(asked), asked);
-}
-
-MembershipSummary Decide(const std::vector<MemberRecord>& records) {
-  MembershipSummary summary;
-  summary.backend = records[0].backend;
-  summary.one_network = true;
-  const MemberRecord* unable = nullptr;
-  for (const MemberRecord& record : records) {
-    summary.one_network &= record.host.network == records[0].host.network;
-    if (summary.elsewhere == kNoRank && record.host != records[0].host) {
-      summary.elsewhere = record.rank;
-    }
-    if (unable == nullptr && !record.shm_obstacle.empty()) unable = &record;
+  Summary summary;
+  std::vector<std::string> notes;
+  for (MemberRecord& record : records) {
+    summary.processes.push_back(std::move(record.process));
+    notes.push_back(std::move(record.note));
   }
-  summary.one_host = summary.elsewhere == kNoRank;
-  if (summary.backend != kAuto) return summary;
-  if (!summary.one_host) {
-    summary.reason = absl::StrCat("rank ", summary.elsewhere,
-                                  " is not on the host of rank 0");
-  } else if (unable != nullptr) {
-    summary.reason =
-        absl::StrCat("on rank ", unable->rank, ": ", unable->shm_obstacle);
+  if (offer_.settle) {
+    SHERD_ASSIGN_OR_RETURN(summary.settled, offer_.settle(notes));
   }
-  summary.backend = summary.reason.empty() ? "shm" : "gloo";
   return summary;
 }
 
-// Waits a while for the records of the ranks from `first` on, so that ranks
-// which join a little later find the summary.
-void AwaitOthers(Store& store, const MemberRecord& own, int first,
-                 Deadline deadline, std::vector<int>& came) {
+absl::Status Exchange::CompareSizes(const std::vector<MemberRecord>& records) {
   const Deadline grace =
-      Deadline::Earlier(deadline, Deadline::After(kReadGrace));
-  for (int rank = first; rank < own.world_size; ++rank) {
-    if (store.Get(RecordKey(rank), grace).ok()) came.push_back(rank);
-  }
-}
-
-// The error of world sizes that differ, of which `records` has the first. Waits
-// a while for the other ranks, which decide who deviates and need to find the
-// summary: for as many as the size that most ranks requested.
-absl::Status CompareSizes(Store& store,
-                          const std::vector<MemberRecord>& records,
-                          Deadline deadline, std::vector<int>& came) {
-  const Deadline grace =
-      Deadline::Earlier(deadline, Deadline::After(kReadGrace));
+      Deadline::Earlier(deadline_, Deadline::After(kReadGrace));
   std::vector<std::optional<std::string>> asked;
   for (const MemberRecord& record : records) {
     asked.push_back(absl::StrCat(record.world_size));
   }
-  for (;;) {
+  for (bool came = true;;) {
     const Deviation deviation = FindDeviation(asked);
     const int next = static_cast<int>(asked.size());
     const bool expected = std::any_of(
@@ -221,107 +266,142 @@ absl::Status CompareSizes(Store& store,
           return party.size() == deviation.parties[0].size() &&
                  absl::SimpleAtoi(*asked[party[0]], &size) && next < size;
         });
-    if (!expected) return NoDeviation("world sizes", deviation, asked);
-    const absl::StatusOr<std::string> text = store.Get(RecordKey(next), grace);
-    const auto record = text.ok() ? DecodeRecord(next, *text)
-                                  : absl::StatusOr<MemberRecord>(text.status());
-    if (text.ok()) came.push_back(next);
+    known_ranks_ = std::max(known_ranks_, next);
+    // Beyond its own world size, this rank waits for no more than one.
+    if (!expected || (!came && next > size_)) {
+      return CheckEqual("world sizes", asked);
+    }
+    const absl::StatusOr<std::string> text = store_.Get(MemberKey(next), grace);
+    came = text.ok();
+    const auto record = came ? DecodeRecord(next, *text)
+                             : absl::StatusOr<MemberRecord>(text.status());
     asked.push_back(record.ok()
                         ? std::optional(absl::StrCat(record->world_size))
                         : std::nullopt);
-    // From here on no rank is waited for.
-    if (!text.ok() && next >= records[0].world_size) {
-      return NoDeviation("world sizes", FindDeviation(asked), asked);
-    }
   }
 }
 
-// Rank 0's part. `came` receives the ranks whose record was found.
-absl::StatusOr<MembershipSummary> Compare(Store& store, const MemberRecord& own,
-                                          Deadline deadline,
-                                          std::vector<int>& came) {
-  if (!own.error.ok()) {
-    AwaitOthers(store, own, 1, deadline, came);
-    return WithRank(own.error, own.rank);
-  }
-  std::vector<MemberRecord> records = {own};
-  for (int rank = 1; rank < own.world_size; ++rank) {
-    const absl::StatusOr<std::string> text =
-        store.Get(RecordKey(rank), deadline);
-    if (absl::IsDeadlineExceeded(text.status())) {
-      return Absent(store, own.world_size);
-    }
-    SHERD_RETURN_IF_ERROR(text.status());
-    came.push_back(rank);
-    SHERD_ASSIGN_OR_RETURN(MemberRecord record, DecodeRecord(rank, *text));
-    if (!record.error.ok()) {
-      AwaitOthers(store, own, rank + 1, deadline, came);
-      return WithRank(Annotate(record.error, absl::StrCat("rank ", rank)),
-                      rank);
-    }
-    records.push_back(std::move(record));
-    if (records.back().world_size != own.world_size) {
-      return CompareSizes(store, records, deadline, came);
-    }
-  }
-  SHERD_RETURN_IF_ERROR(CheckBackends(records));
-  MembershipSummary summary = Decide(records);
-  if (own.one_host_only && !summary.one_host) {
-    return WithRank(absl::FailedPreconditionError(absl::StrCat(
-                        "the backend ", summary.backend,
-                        " works on one host only, but rank ", summary.elsewhere,
-                        " is not on the host of rank 0: use auto or gloo")),
-                    summary.elsewhere);
-  }
+absl::StatusOr<Summary> Exchange::Conclude(
+    const absl::StatusOr<Summary>& found) {
+  const absl::StatusOr<std::string> text =
+      store_.CompareSet(kSummaryKey, "", Encode(found, size_));
+  if (text.ok()) return Accept(*text);
+  return found.ok() ? text.status() : found.status();
+}
+
+absl::StatusOr<Summary> Exchange::Accept(absl::string_view text) {
+  absl::StatusOr<Summary> summary = DecodeSummary(text, rank_, size_);
+  if (!summary.ok()) store_.Set(ReadKey(rank_), "").IgnoreError();
   return summary;
 }
 
-absl::StatusOr<MembershipSummary> Lead(Store& store, const MemberRecord& own,
-                                       Deadline deadline) {
-  std::vector<int> came;
-  absl::StatusOr<MembershipSummary> summary =
-      Compare(store, own, deadline, came);
-  SHERD_RETURN_IF_ERROR(
-      store.Set(kSummaryKey, EncodeSummary(summary, own.world_size)));
-  if (!summary.ok() && !came.empty()) {
-    std::vector<std::string> keys;
-    for (int rank : came) keys.push_back(ReadKey(rank));
-    store.Wait(keys, Deadline::After(kReadGrace)).IgnoreError();
+void Exchange::AwaitReaders() {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < known_ranks_; ++rank) {
+    if (Has(JoinedKey(rank))) keys.push_back(ReadKey(rank));
   }
-  return summary;
+  store_.Wait(keys, Deadline::After(kReadGrace)).IgnoreError();
 }
 
-absl::StatusOr<MembershipSummary> Follow(Store& store, const MemberRecord& own,
-                                         Deadline deadline) {
-  const auto read = [&]() -> absl::StatusOr<MembershipSummary> {
-    const absl::StatusOr<std::string> text = store.Get(kSummaryKey, deadline);
-    if (absl::IsDeadlineExceeded(text.status())) {
-      return Absent(store, own.world_size);
-    }
-    SHERD_RETURN_IF_ERROR(text.status());
-    return DecodeSummary(*text, own);
-  };
-  absl::StatusOr<MembershipSummary> summary = read();
-  if (!summary.ok()) store.Set(ReadKey(own.rank), "").IgnoreError();
-  return summary;
+absl::StatusOr<std::string> Exchange::Await(const std::string& key) {
+  absl::StatusOr<std::string> value = watched_.Get(key, deadline_);
+  if (value.ok()) return value;
+  if (!obstacle_.ok()) return obstacle_;
+  return absl::IsDeadlineExceeded(value.status()) ? Late() : value.status();
+}
+
+std::optional<int> Exchange::FindObstacle() {
+  if (rank_ == 0 && Has(kSummaryKey)) {
+    obstacle_ = absl::CancelledError("another rank wrote the summary");
+    return rank_;
+  }
+  std::vector<std::string> processes(expected_.begin(), expected_.end());
+  if (processes.empty()) {
+    const absl::StatusOr<MemberRecord> first = FirstRecord();
+    if (first.ok()) processes.push_back(first->process);
+  }
+  for (int rank = 0; rank < static_cast<int>(processes.size()); ++rank) {
+    const std::string& process = processes[rank];
+    if (rank == rank_ || StateOf(process) != ProcessState::kEnded) continue;
+    // Checked afterwards: a rank joins before its process ends.
+    const bool joined = Has(MemberKey(rank));
+    if (joined && rank != 0) continue;
+    obstacle_ = WithFailedRank(
+        absl::UnavailableError(absl::StrCat(
+            "rank ", rank, " died (process ", ProcessNumber(process),
+            " has ended) before it ",
+            joined ? "compared what the ranks asked for" : "joined")),
+        rank);
+    return rank;
+  }
+  return std::nullopt;
+}
+
+absl::Status Exchange::Late() const {
+  std::vector<int> missing;
+  for (int rank = 0; rank < size_; ++rank) {
+    SHERD_ASSIGN_OR_RETURN(const bool joined, store_.Contains(MemberKey(rank)));
+    if (!joined) missing.push_back(rank);
+  }
+  if (missing.empty()) {
+    return WithFailedRank(
+        absl::DeadlineExceededError(
+            "all ranks arrived, but rank 0 did not compare them in time"),
+        0);
+  }
+  return WithFailedRank(
+      absl::DeadlineExceededError(
+          absl::StrCat(RankList(missing), " of ", size_,
+                       " did not join in time: were all of them started, with "
+                       "the same rendezvous and secret?")),
+      missing.front());
+}
+
+absl::StatusOr<MemberRecord> Exchange::FirstRecord() const {
+  SHERD_ASSIGN_OR_RETURN(const std::string text,
+                         store_.Get(MemberKey(0), Now()));
+  return DecodeRecord(0, text);
+}
+
+bool Exchange::IsSurplus() const {
+  if (rank_ == 0) return false;
+  const absl::StatusOr<MemberRecord> record = FirstRecord();
+  return record.ok() && record->world_size <= rank_;
 }
 
 }  // namespace
 
-absl::StatusOr<MembershipSummary> ExchangeMemberRecords(Store& store,
-                                                        const MemberRecord& own,
-                                                        Deadline deadline) {
-  SHERD_RETURN_IF_ERROR(store.Set(RecordKey(own.rank), Encode(own)));
-  if (own.rank == 0) return Lead(store, own, deadline);
-  if (!own.error.ok()) {
-    store
-        .Wait({kSummaryKey},
-              Deadline::Earlier(deadline, Deadline::After(kReadGrace)))
-        .IgnoreError();
-    store.Set(ReadKey(own.rank), "").IgnoreError();
-    return WithRank(own.error, own.rank);
+absl::StatusOr<std::string> ExchangeMembership(
+    Store& store, absl::Span<const std::string> expected, Deadline deadline,
+    Membership& membership, const MemberOffer& offer) {
+  SHERD_ASSIGN_OR_RETURN(
+      Summary summary,
+      Exchange(store, expected, deadline, membership, offer).Run());
+  membership.SetProcesses(std::move(summary.processes));
+  return std::move(summary.settled);
+}
+
+absl::StatusOr<std::vector<std::string>> ReadNotes(Store& store, int size,
+                                                   Deadline deadline) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < size; ++rank) keys.push_back(MemberKey(rank));
+  absl::StatusOr<std::vector<std::string>> texts =
+      store.MultiGet(keys, deadline);
+  if (absl::IsResourceExhausted(texts.status())) {
+    texts = std::vector<std::string>();
+    for (const std::string& key : keys) {
+      SHERD_ASSIGN_OR_RETURN(std::string text, store.Get(key, deadline));
+      texts->push_back(std::move(text));
+    }
   }
-  return Follow(store, own, deadline);
+  SHERD_RETURN_IF_ERROR(texts.status());
+  std::vector<std::string> notes;
+  for (int rank = 0; rank < size; ++rank) {
+    SHERD_ASSIGN_OR_RETURN(MemberRecord record,
+                           DecodeRecord(rank, (*texts)[rank]));
+    notes.push_back(std::move(record.note));
+  }
+  return notes;
 }
 
 }  // namespace sherd::internal

@@ -6,7 +6,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -14,14 +13,18 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/comm/group/membership_exchange.h"
 #include "sherd/core/comm/store/hash_store.h"
 #include "sherd/core/process/process_identity.h"
+#include "sherd/testing/kits/rank_threads.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd::internal {
 namespace {
 
 using ::sherd::testing::IsOk;
+using ::sherd::testing::IsOkAndHolds;
+using ::sherd::testing::RunRankThreads;
 using ::sherd::testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -42,7 +45,7 @@ class MembershipTest : public ::testing::Test {
                                   std::vector<std::string> expected = {}) {
     Membership membership("test", rank, size, {}, 0);
     const absl::Status status =
-        ExchangeMembership(*store_, expected, deadline, membership);
+        ExchangeMembership(*store_, expected, deadline, membership).status();
     if (!status.ok()) return status;
     return membership;
   }
@@ -76,29 +79,29 @@ TEST_F(MembershipTest, JoiningTakesAMemberThatEndedAfterItHadJoined) {
 }
 
 TEST_F(MembershipTest, JoiningBringsTheNotesOfAll) {
+  const std::string ended = EndedProcess();
   ASSERT_THAT(store_->Set("member/1", absl::StrCat("3 ", DescribeOwnProcess(),
                                                    "\nred\ngreen")),
               IsOk());
-  ASSERT_THAT(store_->Set("member/2", absl::StrCat("3 ", EndedProcess())),
-              IsOk());
+  ASSERT_THAT(store_->Set("member/2", absl::StrCat("3 ", ended)), IsOk());
   Membership membership("test", 0, 3, {}, 0);
-  std::vector<std::string> notes;
   ASSERT_THAT(ExchangeMembership(*store_, {}, Deadline::Infinite(), membership,
-                                 "blue", &notes),
+                                 {.note = "blue"}),
               IsOk());
-  EXPECT_THAT(notes, ElementsAre("blue", "red\ngreen", ""));
-  EXPECT_EQ(membership.process(1), DescribeOwnProcess());
+  EXPECT_THAT(ReadNotes(*store_, 3, Deadline::Infinite()),
+              IsOkAndHolds(ElementsAre("blue", "red\ngreen", "")));
+  EXPECT_THAT(membership.processes(),
+              ElementsAre(DescribeOwnProcess(), DescribeOwnProcess(), ended));
 }
 
 TEST_F(MembershipTest, RanksAreNumberedByTheirMachine) {
-  ASSERT_THAT(store_->Set("member/0", "4 boot-a ns1 10 100"), IsOk());
-  ASSERT_THAT(store_->Set("member/1", "4 boot-b ns1 10 100"), IsOk());
-  // In a container of its own on the first machine.
-  ASSERT_THAT(store_->Set("member/3", "4 boot-a ns2 10 100"), IsOk());
-  const auto joined = Join(2, 4, Deadline::Infinite());
-  ASSERT_THAT(joined, IsOk());
-  EXPECT_THAT(joined->host_of_rank(), ElementsAre(0, 1, 2, 0));
-  EXPECT_FALSE(joined->one_host());
+  Membership membership("test", 2, 4, {}, 0);
+  membership.SetProcesses({"boot-a ns1 10 100", "boot-b ns1 10 100",
+                           DescribeOwnProcess(),
+                           // In a container of its own on the first machine.
+                           "boot-a ns2 10 100"});
+  EXPECT_THAT(membership.host_of_rank(), ElementsAre(0, 1, 2, 0));
+  EXPECT_FALSE(membership.one_host());
 }
 
 TEST_F(MembershipTest, JoiningRefusesARankThatIsTaken) {
@@ -109,16 +112,14 @@ TEST_F(MembershipTest, JoiningRefusesARankThatIsTaken) {
 }
 
 TEST_F(MembershipTest, JoiningRefusesADifferentWorldSize) {
-  std::thread other([this] {
-    EXPECT_FALSE(Join(0, 2, Deadline::After(absl::Seconds(30))).ok());
+  RunRankThreads(2, [this](int rank) {
+    const absl::Status status =
+        Join(rank, 2 + rank, Deadline::After(absl::Seconds(30))).status();
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("rank 1 asked for 3; rank 0 asked for 2")));
+    EXPECT_EQ(ErrorRank(status), std::nullopt) << "neither is in the right";
   });
-  const absl::Status status =
-      Join(1, 3, Deadline::After(absl::Seconds(30))).status();
-  other.join();
-  EXPECT_THAT(status,
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("rank 0 has world size 2, rank 1 has 3")));
-  EXPECT_EQ(ErrorRank(status), std::nullopt) << "neither is in the right";
 }
 
 TEST(MembershipNamesTest, ErrorsNameTheRankOfTheJobWhereItDiffers) {

@@ -46,10 +46,12 @@ class ProcessGroup::Impl final : private internal::PeerMonitor::Owner {
   // Destroys the group if that has not been done. Resources on a device leak.
   void End();
 
-  // Creates a group that is connected. `operation` is for errors.
+  // Creates a group that is connected. `operation` is for errors. `have_met`:
+  // as ProcessGroupAccess::CreateAfterMeeting.
   static absl::StatusOr<std::shared_ptr<ProcessGroup>> Create(
       const Backend& backend, ProcessGroupOptions options,
-      absl::string_view operation, internal::DeviceOrigin& origin);
+      absl::string_view operation, internal::DeviceOrigin& origin,
+      bool have_met = false);
 
   // The one path of a call: it is validated, and carried out by a channel.
   absl::Status Run(internal::CollectiveCall call,
@@ -131,7 +133,8 @@ class ProcessGroup::Impl final : private internal::PeerMonitor::Owner {
   static absl::StatusOr<CallCheck> GetCallCheck();
 
   // Steps of Create.
-  absl::Status Join(Deadline deadline, internal::DeviceOrigin& origin);
+  absl::Status Join(Deadline deadline, internal::DeviceOrigin& origin,
+                    bool have_met);
   absl::Status ConnectHost(CallCheck check, Deadline deadline);
   absl::Status ConnectDevice(Deadline deadline, internal::DeviceOrigin& origin);
   absl::Status MakeComparison(CallCheck check, Deadline deadline);
@@ -192,6 +195,19 @@ class ProcessGroup::Impl final : private internal::PeerMonitor::Owner {
   // Ends operations that the backend does not end at their deadline.
   internal::Watchdog::Watch watch_;
 };
+
+namespace internal {
+
+// What Init may do with groups and programs may not.
+class ProcessGroupAccess {
+ public:
+  // As ProcessGroup::Create, for ranks that have completed ExchangeMembership
+  // on options.store: options.processes are those of its Membership.
+  static absl::StatusOr<std::shared_ptr<ProcessGroup>> CreateAfterMeeting(
+      const Backend& backend, ProcessGroupOptions options);
+};
+
+}  // namespace internal
 
 }  // namespace sherd
 
