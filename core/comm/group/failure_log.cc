@@ -13,6 +13,7 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/store/watched_store.h"
 #include "sherd/core/process/process_identity.h"
 
 namespace sherd::internal {
@@ -20,9 +21,6 @@ namespace {
 
 // For a read without waiting: the deadline has passed already.
 Deadline Now() { return Deadline::After(absl::ZeroDuration()); }
-
-// How often a wait for a rank checks whether its process is alive.
-constexpr absl::Duration kLook = absl::Milliseconds(100);
 
 // How long a tracer may hold a process that counts as running.
 constexpr absl::Duration kTraceTime = absl::Milliseconds(500);
@@ -117,41 +115,39 @@ FailureLog::FailureLog(std::shared_ptr<Store> store,
 
 absl::StatusOr<std::vector<std::string>> FailureLog::Exchange(
     absl::string_view name, absl::string_view value, Deadline deadline) {
-  const auto key = [name](int rank) {
-    return absl::StrCat("exchange/", name, "/", rank);
-  };
-  SHERD_RETURN_IF_ERROR(store_->Set(key(membership_.rank()), value));
-  std::vector<std::string> values;
+  std::vector<std::string> keys;
   for (int rank = 0; rank < membership_.size(); ++rank) {
-    for (std::optional<int> failed;;) {
-      absl::StatusOr<std::string> found = store_->Get(
-          key(rank),
-          Deadline::Earlier(deadline, failed ? Now() : Deadline::After(kLook)));
-      if (found.ok()) {
-        values.push_back(*std::move(found));
-        break;
-      }
-      if (!absl::IsDeadlineExceeded(found.status())) return found.status();
-      if (failed) {
-        const RootCause root_cause = FindRootCause(*failed, "gave up");
-        const int rank_to_name = root_cause.rank.value_or(*failed);
-        return WithFailedRank(
-            absl::UnavailableError(
-                absl::StrCat("rank ", rank_to_name, ": ", root_cause.cause)),
-            rank_to_name);
-      }
-      if (deadline.HasPassed()) {
-        return WithFailedRank(absl::DeadlineExceededError(absl::StrCat(
-                                  "rank ", rank, " did not come in time")),
-                              rank);
-      }
-      // A value that the rank wrote before its end is read once more.
-      const bool ended =
-          StateOf(membership_.process(rank)) == ProcessState::kEnded;
-      failed = ended ? rank : FindFailedRank();
-    }
+    keys.push_back(absl::StrCat("exchange/", name, "/", rank));
   }
-  return values;
+  SHERD_RETURN_IF_ERROR(store_->Set(keys[membership_.rank()], value));
+  const auto first_missing = [&] {
+    int rank = 0;
+    while (rank + 1 < membership_.size() &&
+           store_->Contains(keys[rank]).value_or(false)) {
+      ++rank;
+    }
+    return rank;
+  };
+  WatchedStore watched(*store_, [&]() -> std::optional<int> {
+    const int missing = first_missing();
+    const bool ended =
+        StateOf(membership_.process(missing)) == ProcessState::kEnded;
+    return ended ? missing : FindFailedRank();
+  });
+  absl::StatusOr<std::vector<std::string>> values =
+      watched.MultiGet(keys, deadline);
+  if (const std::optional<int> failed = watched.failed_rank()) {
+    const RootCause root_cause = FindRootCause(*failed, "gave up");
+    const int rank_to_name = root_cause.rank.value_or(*failed);
+    return WithFailedRank(absl::UnavailableError(absl::StrCat(
+                              "rank ", rank_to_name, ": ", root_cause.cause)),
+                          rank_to_name);
+  }
+  if (!absl::IsDeadlineExceeded(values.status())) return values;
+  const int missing = first_missing();
+  return WithFailedRank(absl::DeadlineExceededError(absl::StrCat(
+                            "rank ", missing, " did not come in time")),
+                        missing);
 }
 
 void FailureLog::Report(const absl::Status& status,

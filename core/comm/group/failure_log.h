@@ -50,6 +50,9 @@ class FailureLog {
   //   kDeadlineExceeded  A rank did not take part; the message names it.
   //   kUnavailable       A rank failed, or its process ended, before it took
   //                      part.
+  //   kResourceExhausted  The values together have more than 64 MiB.
+  // Cost. 2 operations of the store per rank, and P more per look at ranks that
+  // are late.
   absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view name,
                                                     absl::string_view value,
                                                     Deadline deadline);

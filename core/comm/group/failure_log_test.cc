@@ -26,7 +26,10 @@
 namespace sherd::internal {
 namespace {
 
+using ::sherd::testing::IsOk;
+using ::sherd::testing::IsOkAndHolds;
 using ::sherd::testing::StatusIs;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // So that it is there before the log is.
@@ -282,6 +285,28 @@ TEST_F(RankOfAnotherProcess, ThatFailedEndsAnExchange) {
   EXPECT_THAT(values, StatusIs(absl::StatusCode::kUnavailable,
                                HasSubstr("rank 1: disk full")));
   EXPECT_EQ(ErrorRank(values.status()), 1);
+}
+
+TEST_F(RankOfAnotherProcess, ThatEndedBeforeAnExchangeIsNamed) {
+  ASSERT_THAT(store_->Set("exchange/step/2", "two"), IsOk());
+  process_.End();
+  const auto values = log_.Exchange("step", "", Deadline::Infinite());
+  EXPECT_THAT(values, StatusIs(absl::StatusCode::kUnavailable,
+                               HasSubstr("rank 1: died (process")));
+  EXPECT_EQ(FailedRank(values.status()), 1);
+}
+
+TEST_F(RankOfAnotherProcess, ThatEndedAfterItTookPartHasExchangedItsValue) {
+  ASSERT_THAT(store_->Set("exchange/step/1", "one"), IsOk());
+  process_.End();
+  const auto late =
+      log_.Exchange("step", "", Deadline::After(absl::Milliseconds(10)));
+  EXPECT_THAT(late, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                             "rank 2 did not come in time"));
+  EXPECT_EQ(FailedRank(late.status()), 2);
+  ASSERT_THAT(store_->Set("exchange/step/2", "two"), IsOk());
+  EXPECT_THAT(log_.Exchange("step", "zero", Deadline::Infinite()),
+              IsOkAndHolds(ElementsAre("zero", "one", "two")));
 }
 
 TEST_F(FailureLogTest, RanksTogetherSeeAllProcessesAtOnce) {
