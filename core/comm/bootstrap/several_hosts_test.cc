@@ -126,5 +126,16 @@ TEST_F(SeveralHostsTest, AMissingInterfaceIsAnErrorThatListsAll) {
   }
 }
 
+TEST_F(SeveralHostsTest, AMissingInterfaceOnOneHostIsReportedToAllRanks) {
+  // Found by the last rank once all have met, while the others connect.
+  const auto printed =
+      RunRanks("SHERD_BACKEND=gloo MASTER_ADDR=10.77.0.1 SHERD_TIMEOUT=60s",
+               "SHERD_SOCKET_IFNAME=ib");
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_THAT(printed[rank], HasSubstr("SHERD_SOCKET_IFNAME is \"ib\""));
+    EXPECT_THAT(printed[rank], HasSubstr(rank < 3 ? "rank 3: " : "init: "));
+  }
+}
+
 }  // namespace
 }  // namespace sherd
