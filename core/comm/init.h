@@ -64,7 +64,8 @@ struct InitOptions {
 //   kOutOfRange          The device does not exist.
 //   kNotFound            "Backend NAME not supported!" and what was searched.
 //   kUnavailable         Rank 0 cannot listen on its address: another program
-//                        uses it, or it belongs to another host.
+//                        uses it, or it belongs to another host. Or a rank
+//                        failed meanwhile, which the error names.
 //   kDeadlineExceeded    Some ranks did not join; the message names them.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> Init(
     const InitOptions& options = {});
