@@ -344,6 +344,22 @@ TEST(MembershipExchangeTest, MissingRanksAreNamedByAllThatCame) {
   }
 }
 
+TEST(MembershipExchangeTest, RankZeroGivesOtherRanksTimeToReadAnError) {
+  HashStore store;
+  // Rank 1 joined, asked for another backend, and does not read the summary.
+  BackendRequest other;
+  other.backend = "mpi";
+  ASSERT_THAT(store.Add("joined/1", 1), IsOk());
+  ASSERT_THAT(store.Set("member/1", absl::StrCat("2 ", DescribeOwnProcess(),
+                                                 "\n", other.ToText())),
+              IsOk());
+  const absl::Time start = absl::Now();
+  EXPECT_THAT(Meet(store, {.rank = 0, .world_size = 2}, Late()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("backends differ")));
+  EXPECT_GE(absl::Now() - start, kReadGrace);
+}
+
 TEST(MembershipExchangeTest, ASecondProcessOfARankDoesNotDisturbTheOthers) {
   HashStore store;
   Results results(2, absl::UnknownError("no result"));
