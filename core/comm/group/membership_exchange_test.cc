@@ -109,60 +109,6 @@ TEST(MembershipExchangeTest, EqualRanksGoOnWithTheirBackend) {
   }
 }
 
-TEST(MembershipExchangeTest, DistinguishesHosts) {
-  for (const auto& result : Exchange(4, [](Asked& asked) {
-         if (asked.rank >= 2) asked.request.host = {"network 2", "machine 2"};
-       })) {
-    ASSERT_THAT(result, IsOk());
-    EXPECT_FALSE(result->one_network);
-    EXPECT_FALSE(result->one_host());
-    EXPECT_EQ(result->elsewhere, 2);
-  }
-}
-
-TEST(MembershipExchangeTest, ContainersThatShareANetworkAreNotOneHost) {
-  for (const auto& result : Exchange(3, [](Asked& asked) {
-         if (asked.rank == 1) asked.request.host.machine = "another container";
-       })) {
-    ASSERT_THAT(result, IsOk());
-    EXPECT_TRUE(result->one_network);
-    EXPECT_FALSE(result->one_host());
-    EXPECT_EQ(result->elsewhere, 1);
-  }
-}
-
-TEST(MembershipExchangeTest, AutoIsSharedMemoryWhereAllRanksCan) {
-  for (const auto& result :
-       Exchange(3, [](Asked& asked) { asked.request.backend = "auto"; })) {
-    ASSERT_THAT(result, IsOk());
-    EXPECT_EQ(result->backend, "shm");
-    EXPECT_EQ(result->reason, "");
-  }
-}
-
-TEST(MembershipExchangeTest, AutoIsGlooWhereOneRankCannotWithTheReason) {
-  for (const auto& result : Exchange(3, [](Asked& asked) {
-         asked.request.backend = "auto";
-         if (asked.rank == 1)
-           asked.request.shm_obstacle = "memfd_create\nis not there";
-       })) {
-    ASSERT_THAT(result, IsOk());
-    EXPECT_EQ(result->backend, "gloo");
-    EXPECT_EQ(result->reason, "on rank 1: memfd_create is not there");
-  }
-}
-
-TEST(MembershipExchangeTest, AutoIsGlooAcrossHostsWithTheReason) {
-  for (const auto& result : Exchange(3, [](Asked& asked) {
-         asked.request.backend = "auto";
-         if (asked.rank == 2) asked.request.host.network = "network 2";
-       })) {
-    ASSERT_THAT(result, IsOk());
-    EXPECT_EQ(result->backend, "gloo");
-    EXPECT_EQ(result->reason, "rank 2 is not on the host of rank 0");
-  }
-}
-
 TEST(MembershipExchangeTest, ABackendForOneHostIsAnErrorAcrossHosts) {
   const auto with_hosts = [](int first_elsewhere) {
     return Exchange(4, [first_elsewhere](Asked& asked) {
@@ -189,20 +135,6 @@ TEST(MembershipExchangeTest, AnotherBackendIsTheSameErrorOnAllRanks) {
     for (const auto& result : results) {
       EXPECT_EQ(result.status(), results[0].status());
     }
-  }
-}
-
-TEST(MembershipExchangeTest, AnotherBackendForDevicesIsTheSameErrorOnAllRanks) {
-  for (const char* other : {"", "rccl"}) {
-    const Results results = Exchange(3, [other](Asked& asked) {
-      asked.request.device_backend = asked.rank == 1 ? other : "nccl";
-    });
-    ExpectOnAll(results, absl::StatusCode::kInvalidArgument,
-                "ranks 0, 2 asked for \"cpu:gloo,cuda:nccl\"", 1);
-    ExpectOnAll(results, absl::StatusCode::kInvalidArgument,
-                *other == '\0' ? "rank 1 asked for \"gloo\""
-                               : "rank 1 asked for \"cpu:gloo,cuda:rccl\"",
-                1);
   }
 }
 
