@@ -140,6 +140,8 @@ struct ManifestReader::State {
   };
   // Sections of tensors that were read last, the latest last.
   std::deque<Section> sections ABSL_GUARDED_BY(mutex);
+  // Behind the tensor that was found last: names are mostly asked for in order.
+  size_t next ABSL_GUARDED_BY(mutex) = 0;
   int64_t section_bytes ABSL_GUARDED_BY(mutex) = 0;
   // Sections of files, by first number; they stay where they are.
   std::map<int64_t, std::vector<ManifestFile>> file_sections
@@ -264,6 +266,12 @@ absl::StatusOr<TensorPtr> ManifestReader::State::Find(absl::string_view name) {
     return TensorPtr(whole, tensor);
   }
   if (num_tensors == 0) return NoTensor(name);
+  if (!sections.empty()) {
+    const TensorsPtr& last = sections.back().tensors;
+    if (next < last->size() && (*last)[next].name == name) {
+      return TensorPtr(last, &(*last)[next++]);
+    }
+  }
   SHERD_ASSIGN_OR_RETURN(TensorsPtr section, SectionOf(name));
   const auto it = std::lower_bound(
       section->begin(), section->end(), name,
@@ -271,6 +279,7 @@ absl::StatusOr<TensorPtr> ManifestReader::State::Find(absl::string_view name) {
         return absl::string_view(tensor.name) < wanted;
       });
   if (it == section->end() || it->name != name) return NoTensor(name);
+  next = static_cast<size_t>(it - section->begin()) + 1;
   return TensorPtr(section, &*it);
 }
 

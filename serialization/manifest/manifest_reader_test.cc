@@ -171,6 +171,21 @@ TEST_F(ManifestReaderTest, ManyNamesReadEachSectionOnce) {
   EXPECT_LE(reader.bytes_read(), size_ + (20 << 10));
 }
 
+TEST_F(ManifestReaderTest, NamesAreFoundInAnyOrderAndAgain) {
+  const Manifest manifest = ManyTensors(3000, 1);
+  Write(manifest);
+  SHERD_ASSERT_OK_AND_ASSIGN(const ManifestReader reader,
+                             ManifestReader::Open(FileSystem::Posix(), path_));
+  // Across sections, forward from each, backward, and the same twice.
+  for (const int t : {0, 1, 2999, 0, 1, 1, 2, 1, 1500, 1501, 2999, 1502, 3}) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto found,
+                               reader.Find(manifest.tensors[t].name));
+    EXPECT_EQ(*found, manifest.tensors[t]) << t;
+    EXPECT_THAT(reader.Find(manifest.tensors[t].name + "x"),
+                StatusIs(absl::StatusCode::kInvalidArgument, "no tensor"));
+  }
+}
+
 TEST_F(ManifestReaderTest, SectionsAreKeptByTheirMemory) {
   Write(ManyTensors(10000, 1));
   SHERD_ASSERT_OK_AND_ASSIGN(const ManifestReader reader,
