@@ -18,6 +18,8 @@
 #include "sherd/serialization/manifest/data_file.h"
 #include "sherd/serialization/manifest/manifest_sections.h"
 #include "sherd/serialization/manifest/manifest_v1.h"
+#include "sherd/serialization/manifest/saved_layout.h"
+#include "sherd/serialization/manifest/tensor_codec.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd {
@@ -72,6 +74,59 @@ TEST(ManifestCodecTest, RunsMayComeOneTensorAtATime) {
               StatusIs(absl::StatusCode::kInvalidArgument));
   // What is refused is not written, nor what follows.
   EXPECT_LT(asked, manifest.tensors.size());
+}
+
+TEST(ManifestCodecTest, EqualLayoutsInARowAreReadAsCopies) {
+  const auto halves = [](int64_t rows, int64_t columns) {
+    return SavedLayout::FromBoxes(
+        {rows, columns},
+        {{{0, 0}, {4, columns}}, {{4, 0}, {rows - 4, columns}}});
+  };
+  const auto boxes = [](int64_t columns) {
+    return SavedLayout::Boxes({2, columns}, {{{0, 0}, {2, 1}},
+                                             {{0, 1}, {1, columns - 1}},
+                                             {{1, 1}, {1, columns - 1}}});
+  };
+  struct Case {
+    SavedLayout layout;
+    bool is_copy;
+  };
+  // Some have the numbers of the one before but other sizes, or the reverse.
+  const std::vector<Case> cases = {{halves(7, 3), false},
+                                   {halves(7, 3), true},
+                                   {halves(8, 3), false},
+                                   {halves(7, 3), false},
+                                   {SavedLayout::Whole({2, 5}), false},
+                                   {SavedLayout::Whole({2, 5}), true},
+                                   {boxes(5), false},
+                                   {boxes(5), true},
+                                   {boxes(5), true},
+                                   {boxes(6), false},
+                                   {SavedLayout::Whole({2, 6}), false},
+                                   {boxes(6), false}};
+  std::vector<uint64_t> numbers;
+  for (const Case& c : cases) AppendLayout(c.layout, numbers);
+  NumberReader reader(numbers, "layout");
+  MemoryBudget memory(kMaxManifestMemory);
+  LayoutReader layouts(reader, memory);
+  SavedLayout before;
+  int64_t taken = 0;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    SCOPED_TRACE(i);
+    const int64_t memory_before = memory.taken();
+    SHERD_ASSERT_OK_AND_ASSIGN(const SavedLayout layout,
+                               layouts.Take(cases[i].layout.sizes()));
+    EXPECT_EQ(layout, cases[i].layout);
+    EXPECT_EQ(i > 0 && layout.IsCopyOf(before), cases[i].is_copy);
+    if (cases[i].is_copy) {
+      EXPECT_EQ(memory.taken() - memory_before, taken);
+    }
+    taken = memory.taken() - memory_before;
+    EXPECT_GT(taken, 0);
+    before = layout;
+  }
+  EXPECT_THAT(reader.ExpectEmpty(), IsOk());
+  EXPECT_THAT(layouts.Take({2, 6}), StatusIs(kLoss, "ends after"));
 }
 
 TEST(ManifestCodecTest, ManifestsWithoutTensorsOrFilesSurvive) {

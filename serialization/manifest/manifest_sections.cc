@@ -230,7 +230,8 @@ absl::Status ReadFiles(absl::string_view bytes, const SectionPlace& place,
 }
 
 absl::Status ReadTensor(const proto::Tensors& message, int i,
-                        NumberReader& sizes, ManifestTensor& tensor) {
+                        NumberReader& sizes, ManifestTensor& tensor,
+                        Dims& dims) {
   tensor.name = message.name(i);
   if (!IsValid(static_cast<int32_t>(message.dtype(i)))) {
     return absl::DataLossError(
@@ -254,14 +255,13 @@ absl::Status ReadTensor(const proto::Tensors& message, int i,
   tensor.kind =
       cut > 0 ? SavedLayoutKind::kChunk : SavedLayoutKind::kEnumerable;
   tensor.chunk_dim = cut > 0 ? static_cast<int32_t>(cut - 1) : 0;
-  Dims dims;
+  dims.clear();
   for (uint32_t d = 0; d < rank; ++d) {
     SHERD_ASSIGN_OR_RETURN(const int64_t size,
                            sizes.Take(std::numeric_limits<int64_t>::max()));
     dims.push_back(size);
   }
-  tensor.layout = SavedLayout::Whole(std::move(dims));
-  return CheckTensor(tensor);
+  return CheckTensor(tensor, dims);
 }
 
 absl::Status ReadTensors(absl::string_view bytes, const SectionPlace& place,
@@ -281,11 +281,13 @@ absl::Status ReadTensors(absl::string_view bytes, const SectionPlace& place,
   SHERD_RETURN_IF_ERROR(memory.Take(count, kPerTensor));
   NumberReader sizes(message.size(), "size");
   NumberReader layouts(message.layout(), "layout");
+  LayoutReader layout_reader(layouts, memory);
   NumberReader runs(message.run(), "run");
+  Dims dims;
   tensors.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
     ManifestTensor tensor;
-    SHERD_RETURN_IF_ERROR(ReadTensor(message, i, sizes, tensor));
+    SHERD_RETURN_IF_ERROR(ReadTensor(message, i, sizes, tensor, dims));
     const bool in_order = i == 0 ? tensor.name >= place.first_name &&
                                        (place.first_name.empty() ||
                                         tensor.name == place.first_name)
@@ -299,7 +301,7 @@ absl::Status ReadTensors(absl::string_view bytes, const SectionPlace& place,
     const auto annotate = [&](const absl::Status& status) {
       return Annotate(status, absl::StrCat("tensor ", Quoted(tensor.name)));
     };
-    auto layout = TakeLayout(tensor.sizes(), layouts, memory);
+    auto layout = layout_reader.Take(dims);
     if (!layout.ok()) return annotate(layout.status());
     tensor.layout = *std::move(layout);
     auto tensor_runs = TakeRuns(tensor, root.summary.chunk_bytes,

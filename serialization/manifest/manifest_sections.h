@@ -116,7 +116,9 @@ absl::StatusOr<std::vector<ManifestTensor>> ParseTensors(
 // Checks what does not depend on other parts.
 absl::Status CheckSummary(const ManifestSummary& summary);
 absl::Status CheckFile(const ManifestFile& file);
-absl::Status CheckTensor(const ManifestTensor& tensor);
+// All but the layout, of a tensor of these sizes.
+absl::Status CheckTensor(const ManifestTensor& tensor,
+                         absl::Span<const int64_t> sizes);
 absl::Status CheckPlacement(absl::string_view placement);
 // The same of both versions: that text is short UTF-8, that a file is in the
 // checkpoint's directory, and what a tensor is apart from its shards.

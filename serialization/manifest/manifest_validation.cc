@@ -242,13 +242,14 @@ absl::Status CheckFile(const ManifestFile& file) {
   return absl::OkStatus();
 }
 
-absl::Status CheckTensor(const ManifestTensor& tensor) {
+absl::Status CheckTensor(const ManifestTensor& tensor,
+                         absl::Span<const int64_t> sizes) {
   if (tensor.name == kCrcTableName) {
     return absl::DataLossError(
         absl::StrCat("a tensor name is ", Quoted(kCrcTableName),
                      ", which is that of the checksums"));
   }
-  return CheckTensorForm(tensor.name, tensor.sizes(), tensor.dtype, tensor.kind,
+  return CheckTensorForm(tensor.name, sizes, tensor.dtype, tensor.kind,
                          tensor.chunk_dim);
 }
 
@@ -271,7 +272,7 @@ absl::Status ValidateAllButTensors(const Manifest& manifest) {
 absl::Status ValidateTensor(const Manifest& manifest,
                             const ManifestTensor* previous,
                             const ManifestTensor& tensor) {
-  SHERD_RETURN_IF_ERROR(CheckTensor(tensor));
+  SHERD_RETURN_IF_ERROR(CheckTensor(tensor, tensor.sizes()));
   if (previous != nullptr && previous->name >= tensor.name) {
     return absl::DataLossError(absl::StrCat(
         "tensor ", Quoted(tensor.name), " follows ", Quoted(previous->name),

@@ -191,7 +191,9 @@ SavedLayout::SavedLayout() = default;
 SavedLayout::SavedLayout(Dims sizes, std::vector<Axis> axes,
                          std::shared_ptr<const BoxList> boxes, int64_t count)
     : sizes_(std::move(sizes)),
-      axes_(std::move(axes)),
+      axes_(axes.empty()
+                ? nullptr
+                : std::make_shared<const std::vector<Axis>>(std::move(axes))),
       boxes_(std::move(boxes)),
       count_(count) {}
 
@@ -269,7 +271,7 @@ void SavedLayout::BoxAt(int64_t i, Box& box) const {
   box.offsets.resize(sizes_.size());
   box.sizes.resize(sizes_.size());
   for (size_t d = sizes_.size(); d-- > 0;) {
-    const Axis& axis = axes_[d];
+    const Axis& axis = AxisAt(d);
     const int64_t cell = TakeCell(axis, d, i);
     box.offsets[d] = BeginOf(axis, sizes_[d], cell);
     box.sizes[d] = BeginOf(axis, sizes_[d], cell + 1) - box.offsets[d];
@@ -286,7 +288,7 @@ int64_t SavedLayout::VolumeAt(int64_t i) const {
   if (boxes_ != nullptr) return Volume(boxes_->At(i));
   int64_t volume = 1;
   for (size_t d = sizes_.size(); d-- > 0;) {
-    const Axis& axis = axes_[d];
+    const Axis& axis = AxisAt(d);
     const int64_t cell = TakeCell(axis, d, i);
     volume *=
         BeginOf(axis, sizes_[d], cell + 1) - BeginOf(axis, sizes_[d], cell);
@@ -297,7 +299,7 @@ int64_t SavedLayout::VolumeAt(int64_t i) const {
 bool SavedLayout::HasEmptyBoxes() const {
   if (boxes_ != nullptr) return true;
   for (size_t d = 0; d < sizes_.size(); ++d) {
-    const Axis& axis = axes_[d];
+    const Axis& axis = AxisAt(d);
     const bool has_empty =
         axis.cuts.empty()
             ? BeginOf(axis, sizes_[d], axis.cells - 1) >= sizes_[d]
@@ -316,7 +318,7 @@ bool SavedLayout::ForEachIn(const BoxView& box,
   // The cells in each dimension, and the current one.
   absl::InlinedVector<std::pair<int64_t, int64_t>, 4> cells(dims);
   for (size_t d = 0; d < dims; ++d) {
-    cells[d] = CellsIn(axes_[d], box.offsets[d], box.end(d));
+    cells[d] = CellsIn(AxisAt(d), box.offsets[d], box.end(d));
     if (cells[d].first >= cells[d].second) return true;
   }
   Dims cell(dims);
@@ -325,9 +327,9 @@ bool SavedLayout::ForEachIn(const BoxView& box,
     int64_t number = 0;
     bool is_empty = false;
     for (size_t d = 0; d < dims; ++d) {
-      number = number * axes_[d].cells + cell[d];
-      is_empty |= BeginOf(axes_[d], sizes_[d], cell[d] + 1) ==
-                  BeginOf(axes_[d], sizes_[d], cell[d]);
+      number = number * AxisAt(d).cells + cell[d];
+      is_empty |= BeginOf(AxisAt(d), sizes_[d], cell[d] + 1) ==
+                  BeginOf(AxisAt(d), sizes_[d], cell[d]);
     }
     if (!is_empty && !visit(number)) return false;
     size_t d = dims;
@@ -342,21 +344,23 @@ bool SavedLayout::ForEachIn(const BoxView& box,
 namespace {
 
 absl::Status ValidateAxis(size_t dim, int64_t size, const Axis& axis) {
-  const std::string where = absl::StrCat("dimension ", dim, " of ", size);
+  const auto where = [&] {
+    return absl::StrCat("dimension ", dim, " of ", size);
+  };
   if (axis.cells < 1) {
     return absl::DataLossError(
-        absl::StrCat(where, " is cut into ", axis.cells, " cells"));
+        absl::StrCat(where(), " is cut into ", axis.cells, " cells"));
   }
   if (axis.step < 0) {
     return absl::DataLossError(
-        absl::StrCat(where, " has cells of ", axis.step));
+        absl::StrCat(where(), " has cells of ", axis.step));
   }
   if (axis.step > 0) {
     const auto end = CheckedMul(axis.cells, axis.step);
     if (axis.cuts.empty() && end.has_value() && *end >= size) {
       return absl::OkStatus();
     }
-    return absl::DataLossError(absl::StrCat(where, " has ", axis.cells,
+    return absl::DataLossError(absl::StrCat(where(), " has ", axis.cells,
                                             " cells of ", axis.step,
                                             ", which do not fill it"));
   }
@@ -364,9 +368,9 @@ absl::Status ValidateAxis(size_t dim, int64_t size, const Axis& axis) {
   if (static_cast<int64_t>(axis.cuts.size()) - 1 != axis.cells ||
       axis.cuts.front() != 0 || axis.cuts.back() != size ||
       !std::is_sorted(axis.cuts.begin(), axis.cuts.end())) {
-    return absl::DataLossError(
-        absl::StrCat(where, " has ", axis.cuts.size(), " cuts for ", axis.cells,
-                     " cells, expected ascending ones from 0 to ", size));
+    return absl::DataLossError(absl::StrCat(
+        where(), " has ", axis.cuts.size(), " cuts for ", axis.cells,
+        " cells, expected ascending ones from 0 to ", size));
   }
   return absl::OkStatus();
 }
@@ -378,15 +382,15 @@ absl::Status SavedLayout::Validate() const {
     return absl::DataLossError(status.message());
   }
   if (boxes_ == nullptr) {
-    if (axes_.size() != sizes_.size()) {
-      return absl::DataLossError(absl::StrCat("a grid has ", axes_.size(),
+    if (axes().size() != sizes_.size()) {
+      return absl::DataLossError(absl::StrCat("a grid has ", axes().size(),
                                               " dimensions, expected ",
                                               sizes_.size()));
     }
     int64_t count = 1;
     for (size_t d = 0; d < sizes_.size(); ++d) {
-      SHERD_RETURN_IF_ERROR(ValidateAxis(d, sizes_[d], axes_[d]));
-      const auto product = CheckedMul(count, axes_[d].cells);
+      SHERD_RETURN_IF_ERROR(ValidateAxis(d, sizes_[d], AxisAt(d)));
+      const auto product = CheckedMul(count, AxisAt(d).cells);
       if (!product.has_value() || *product > kMaxShards) {
         return absl::DataLossError(
             absl::StrCat("a grid has more than ", kMaxShards, " cells"));
@@ -411,7 +415,7 @@ bool operator==(const SavedLayout& a, const SavedLayout& b) {
       a.is_grid() != b.is_grid()) {
     return false;
   }
-  return a.is_grid() ? a.axes_ == b.axes_
+  return a.is_grid() ? a.axes() == b.axes()
                      : a.boxes_->numbers == b.boxes_->numbers;
 }
 

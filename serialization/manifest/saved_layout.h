@@ -18,7 +18,7 @@ namespace sherd {
 inline constexpr int64_t kMaxShards = int64_t{1} << 26;
 
 // The boxes of a tensor by number; together they are the tensor, without
-// overlaps. A grid takes no memory per box. Copies share the boxes.
+// overlaps. A grid takes no memory per box. Copies share all memory.
 //
 // Validity. Unless a function says otherwise, the layout has passed Validate,
 // or was made by Whole or FromBoxes.
@@ -66,7 +66,9 @@ class SavedLayout {
   int64_t size() const { return count_; }
   bool is_grid() const { return boxes_ == nullptr; }
   // Of a grid.
-  absl::Span<const Axis> axes() const { return axes_; }
+  absl::Span<const Axis> axes() const {
+    return axes_ == nullptr ? absl::Span<const Axis>() : *axes_;
+  }
 
   // Box `i`, into memory that is kept. O(d).
   void BoxAt(int64_t i, Box& box) const;
@@ -94,6 +96,12 @@ class SavedLayout {
   // Cost. O(cuts) for a grid, otherwise as ValidateNonOverlapping.
   absl::Status Validate() const;
 
+  // Whether this is a copy of `other`, or the reverse; so they are equal. O(d).
+  bool IsCopyOf(const SavedLayout& other) const {
+    return axes_ == other.axes_ && boxes_ == other.boxes_ &&
+           sizes_ == other.sizes_;
+  }
+
   // Equal boxes in equal form.
   friend bool operator==(const SavedLayout& a, const SavedLayout& b);
 
@@ -103,9 +111,11 @@ class SavedLayout {
   SavedLayout(Dims sizes, std::vector<Axis> axes,
               std::shared_ptr<const BoxList> boxes, int64_t count);
 
+  const Axis& AxisAt(size_t dim) const { return (*axes_)[dim]; }
+
   Dims sizes_;
-  // Of a grid.
-  std::vector<Axis> axes_;
+  // Of a grid; null: without dimensions.
+  std::shared_ptr<const std::vector<Axis>> axes_;
   // Otherwise.
   std::shared_ptr<const BoxList> boxes_;
   int64_t count_ = 1;

@@ -77,6 +77,20 @@ absl::Status TakeRunMemory(MemoryBudget& memory) {
   return memory.Take(1, 3 * static_cast<int64_t>(sizeof(SavedRun)));
 }
 
+// As much as TakeLayout takes for such a layout.
+absl::Status TakeLayoutMemory(const SavedLayout& layout, MemoryBudget& memory) {
+  if (!layout.is_grid()) {
+    MemoryLoan loan(memory);
+    return TakeBoxMemory(layout.size(), layout.sizes().size(), memory, loan);
+  }
+  SHERD_RETURN_IF_ERROR(TakeAxisMemory(layout.sizes().size(), memory));
+  for (const SavedLayout::Axis& axis : layout.axes()) {
+    if (axis.cuts.empty()) continue;
+    SHERD_RETURN_IF_ERROR(TakeCutMemory(axis.cells, memory));
+  }
+  return absl::OkStatus();
+}
+
 void AppendBoxes(const SavedLayout& layout, std::vector<uint64_t>& numbers) {
   const size_t dims = layout.sizes().size();
   numbers.push_back(static_cast<uint64_t>(layout.size()));
@@ -433,6 +447,19 @@ absl::StatusOr<SavedLayout> TakeLayout(Dims sizes, NumberReader& numbers,
   return layout;
 }
 
+absl::StatusOr<SavedLayout> LayoutReader::Take(const Dims& sizes) {
+  // The numbers of a layout tell where they end.
+  if (!last_numbers_.empty() && last_.sizes() == sizes &&
+      numbers_.TakeIfNext(last_numbers_)) {
+    SHERD_RETURN_IF_ERROR(TakeLayoutMemory(last_, memory_));
+    return last_;
+  }
+  const absl::Span<const uint64_t> rest = numbers_.rest();
+  SHERD_ASSIGN_OR_RETURN(last_, TakeLayout(sizes, numbers_, memory_));
+  last_numbers_ = rest.first(rest.size() - numbers_.left());
+  return last_;
+}
+
 void AppendRuns(const ManifestTensor& tensor, int64_t chunk_bytes,
                 std::vector<uint64_t>& numbers) {
   Before before;
@@ -498,18 +525,7 @@ absl::StatusOr<std::vector<SavedRun>> TakeRuns(
 
 absl::Status TakeTensorMemory(const ManifestTensor& tensor,
                               MemoryBudget& memory) {
-  const SavedLayout& layout = tensor.layout;
-  if (layout.is_grid()) {
-    SHERD_RETURN_IF_ERROR(TakeAxisMemory(layout.sizes().size(), memory));
-    for (const SavedLayout::Axis& axis : layout.axes()) {
-      if (axis.cuts.empty()) continue;
-      SHERD_RETURN_IF_ERROR(TakeCutMemory(axis.cells, memory));
-    }
-  } else {
-    MemoryLoan loan(memory);
-    SHERD_RETURN_IF_ERROR(
-        TakeBoxMemory(layout.size(), layout.sizes().size(), memory, loan));
-  }
+  SHERD_RETURN_IF_ERROR(TakeLayoutMemory(tensor.layout, memory));
   for (const SavedRun& run : tensor.runs) {
     SHERD_RETURN_IF_ERROR(TakeRunMemory(memory));
     SHERD_RETURN_IF_ERROR(memory.Take(run.shards, kPerListedShard));

@@ -1,6 +1,7 @@
 #ifndef SHERD_SERIALIZATION_MANIFEST_TENSOR_CODEC_H_
 #define SHERD_SERIALIZATION_MANIFEST_TENSOR_CODEC_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -68,6 +69,14 @@ class NumberReader {
   absl::StatusOr<int64_t> Take(int64_t max);
   // One that Zigzag made, added to `base`; the result is in [0, max].
   absl::StatusOr<int64_t> TakeDelta(int64_t base, int64_t max);
+  // What is left.
+  absl::Span<const uint64_t> rest() const { return numbers_.subspan(next_); }
+  // Takes these numbers if they come next; returns whether they do.
+  bool TakeIfNext(absl::Span<const uint64_t> numbers) {
+    if (rest().first(std::min(left(), numbers.size())) != numbers) return false;
+    next_ += numbers.size();
+    return true;
+  }
   // That all were taken.
   absl::Status ExpectEmpty() const;
 
@@ -90,6 +99,25 @@ void AppendLayout(const SavedLayout& layout, std::vector<uint64_t>& numbers);
 // A layout of a tensor of these sizes, which has passed Validate.
 absl::StatusOr<SavedLayout> TakeLayout(Dims sizes, NumberReader& numbers,
                                        MemoryBudget& memory);
+
+// Takes the layouts of tensors, one after another. Most tensors of a model have
+// the sizes and numbers of one beside them: such a layout is a copy.
+class LayoutReader {
+ public:
+  // Both are borrowed.
+  LayoutReader(NumberReader& numbers, MemoryBudget& memory)
+      : numbers_(numbers), memory_(memory) {}
+
+  // As TakeLayout. A copy takes as much memory of the budget.
+  absl::StatusOr<SavedLayout> Take(const Dims& sizes);
+
+ private:
+  NumberReader& numbers_;
+  MemoryBudget& memory_;
+  // The last layout and its numbers.
+  SavedLayout last_;
+  absl::Span<const uint64_t> last_numbers_;
+};
 
 // `tensor` is complete.
 void AppendRuns(const ManifestTensor& tensor, int64_t chunk_bytes,
