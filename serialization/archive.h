@@ -56,7 +56,8 @@ class ArchiveSource {
 };
 
 struct ArchiveSaveOptions {
-  // Null: CheckpointFiles().
+  // Null: CheckpointFiles(). In any other one, the file is created beside
+  // `path` and renamed, whatever the path begins with.
   FileSystem* files = nullptr;
   // Makes the file durable. Without it a power failure may leave part of it
   // under its name.

@@ -285,7 +285,7 @@ class FileSink final : public ArchiveSink {
   FileSink(FileSystem& files, const std::string& path)
       : files_(files),
         path_(path),
-        is_renamed_(!IsInObjectStore(path) || absl::EndsWith(path, ".sherd")),
+        is_renamed_(!IsAnObject(files, path) || absl::EndsWith(path, ".sherd")),
         temporary_(is_renamed_ ? absl::StrCat(path, ".", getpid(), ".",
                                               NextNumber(), ".tmp")
                                : path) {}
@@ -315,6 +315,11 @@ class FileSink final : public ArchiveSink {
   }
 
  private:
+  // Schemes are those of CheckpointFiles(): to another FileSystem they mean
+  // nothing, or something else.
+  static bool IsAnObject(const FileSystem& files, const std::string& path) {
+    return &files == &CheckpointFiles() && IsInObjectStore(path);
+  }
   // Saves of one process do not disturb each other.
   static int64_t NextNumber() {
     static std::atomic<int64_t> next = 0;

@@ -30,6 +30,7 @@
 #include "sherd/serialization/archive/archive_reader.h"
 #include "sherd/serialization/archive/block_plan.h"
 #include "sherd/serialization/checkpoint_files.h"
+#include "sherd/serialization/kits/forwarding_files.h"
 #include "sherd/serialization/kits/sample_archive.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/kits/fake_device.h"
@@ -574,6 +575,52 @@ TEST(ArchiveTest, APathMayLeadToAnObjectStore) {
   }
   EXPECT_THAT(CheckpointFiles().List(store),
               IsOkAndHolds(::testing::ElementsAre("state", "state.sherd")));
+}
+
+// A folder of the machine's files, in which schemes mean nothing.
+class FilesIn final : public ForwardingFiles {
+ public:
+  explicit FilesIn(std::string folder) : folder_(std::move(folder)) {}
+
+  absl::StatusOr<std::unique_ptr<File>> OpenForRead(
+      const std::string& path) override {
+    return Posix().OpenForRead(JoinPath(folder_, path));
+  }
+  absl::StatusOr<std::unique_ptr<File>> Create(
+      const std::string& path) override {
+    return Posix().Create(JoinPath(folder_, path));
+  }
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    return Posix().Rename(JoinPath(folder_, from), JoinPath(folder_, to));
+  }
+  absl::Status Remove(const std::string& path) override {
+    return Posix().Remove(JoinPath(folder_, path));
+  }
+  absl::Status SyncDirectory(const std::string& path) override {
+    return Posix().SyncDirectory(JoinPath(folder_, path));
+  }
+
+ private:
+  const std::string folder_;
+};
+
+TEST(ArchiveTest, SchemesAreNotThoseOfAnotherFileSystem) {
+  const std::string folder = TestFolder();
+  FilesIn files(folder);
+  const char path[] = "objects:state";
+  const StateDict first = StateOf({{"a", int64_t{1}}});
+  ASSERT_THAT(Save(first, path, {.files = &files}), IsOk());
+  {
+    const FailFileOperation full("write", JoinPath(folder, "*"),
+                                 absl::ResourceExhaustedError("disk full"));
+    EXPECT_THAT(Save(StateOf({{"a", int64_t{2}}}), path, {.files = &files}),
+                StatusIs(absl::StatusCode::kResourceExhausted, "disk full"));
+  }
+  SHERD_ASSERT_OK_AND_ASSIGN(const StateDict loaded,
+                             Load(path, {.files = &files}));
+  EXPECT_EQ(*SaveToString(loaded), *SaveToString(first));
+  EXPECT_THAT(FileSystem::Posix().List(folder),
+              IsOkAndHolds(::testing::ElementsAre("objects:state")));
 }
 
 TEST(ArchiveTest, ASaveWithoutSyncDoesNotWaitForTheDisk) {
