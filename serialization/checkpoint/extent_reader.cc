@@ -70,7 +70,7 @@ absl::StatusOr<ExtentReader::OpenFile*> ExtentReader::OpenNow(int32_t index) {
   SHERD_ASSIGN_OR_RETURN(const int64_t size, (*file)->Size());
   if (size != info->size) return WrongSize(index, *info, size);
   if (after_read_ != nullptr) SHERD_RETURN_IF_ERROR(after_read_());
-  right_size_.insert(index);
+  right_size_.emplace(index, info);
   if (open_.size() >= kMaxOpenFiles) {
     open_.erase(std::min_element(open_.begin(), open_.end(),
                                  [](const auto& a, const auto& b) {
@@ -86,27 +86,27 @@ absl::StatusOr<ExtentReader::OpenFile*> ExtentReader::OpenNow(int32_t index) {
 
 absl::Status ExtentReader::Open(int32_t file) {
   absl::MutexLock lock(&mutex_);
-  return OpenLocked(file);
+  return OpenLocked(file).status();
 }
 
-absl::Status ExtentReader::OpenLocked(int32_t file) {
+absl::StatusOr<const ManifestFile*> ExtentReader::OpenLocked(int32_t file) {
   const auto damaged = damaged_.find(file);
   if (damaged != damaged_.end()) return damaged->second;
-  if (right_size_.contains(file)) return absl::OkStatus();
+  const auto known = right_size_.find(file);
+  if (known != right_size_.end()) return known->second;
   SHERD_RETURN_IF_ERROR(FileAt(file).status());
   if (open_.size() > kMaxOpenUnread) open_.erase(file);
-  return absl::OkStatus();
+  return right_size_.at(file);
 }
 
 absl::Status ExtentReader::Open(const SavedExtent& extent) {
+  const ManifestFile* info;
   {
     absl::MutexLock lock(&mutex_);
-    SHERD_RETURN_IF_ERROR(OpenLocked(extent.file));
+    SHERD_ASSIGN_OR_RETURN(info, OpenLocked(extent.file));
   }
   // Of version 1 the manifest has been checked as a whole.
   if (manifest_.summary().version == 1) return absl::OkStatus();
-  SHERD_ASSIGN_OR_RETURN(const ManifestFile* const info,
-                         manifest_.FileAt(extent.file));
   absl::Status status = CheckExtent(extent, *info, chunk_bytes());
   return status.ok() ? status : Annotate(std::move(status), manifest_.path());
 }

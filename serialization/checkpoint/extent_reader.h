@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_set.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -100,7 +100,8 @@ class ExtentReader {
   // Valid until the next file is opened.
   absl::StatusOr<OpenFile*> FileAt(int32_t index)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status OpenLocked(int32_t file) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<const ManifestFile*> OpenLocked(int32_t file)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of version 2.
   absl::StatusOr<absl::Span<const uint32_t>> TableOf(int32_t index)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -136,8 +137,9 @@ class ExtentReader {
   std::map<int32_t, OpenFile> open_ ABSL_GUARDED_BY(mutex_);
   std::map<int32_t, std::vector<uint32_t>> tables_ ABSL_GUARDED_BY(mutex_);
   size_t table_values_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Files that have been opened and have the right size.
-  absl::flat_hash_set<int32_t> right_size_ ABSL_GUARDED_BY(mutex_);
+  // Files that have been opened and have the right size; the manifest has them.
+  absl::flat_hash_map<int32_t, const ManifestFile*> right_size_
+      ABSL_GUARDED_BY(mutex_);
   int64_t uses_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<int32_t, absl::Status> damaged_ ABSL_GUARDED_BY(mutex_);
 };

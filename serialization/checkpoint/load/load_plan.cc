@@ -27,6 +27,22 @@ int64_t LargestCell(const SavedLayout::Axis& axis, int64_t size) {
   return largest;
 }
 
+// Adds a read once the file that has its first byte is found.
+void AddRead(const ManifestTensor& saved, int64_t chunk_bytes, ShardRead read,
+             std::vector<ShardRead>& reads) {
+  int64_t offset = read.from * static_cast<int64_t>(SizeOf(saved.dtype));
+  for (const SavedExtent& extent :
+       saved.PlaceOf(read.saved, chunk_bytes).extents) {
+    if (offset < extent.bytes) {
+      read.file = extent.file;
+      read.data_offset = extent.data_offset + offset;
+      reads.push_back(read);
+      return;
+    }
+    offset -= extent.bytes;
+  }
+}
+
 }  // namespace
 
 ReadStrategy StrategyChooser::Choose(const Dims& saved, const Dims& wanted,
@@ -119,28 +135,35 @@ void PlanReads(const ManifestTensor& saved, int64_t chunk_bytes, int32_t tensor,
                std::vector<ShardRead>& reads) {
   if (IsEmpty(wanted)) return;
   const size_t dims = wanted.sizes.size();
-  const int64_t element_size = static_cast<int64_t>(SizeOf(saved.dtype));
   Box box;
+  Dims common(dims, 0);
   saved.layout.ForEachIn(wanted, [&](int64_t shard) {
     saved.layout.BoxAt(shard, box);
-    // Of the first element that both have, row-major in the shard.
-    int64_t offset = 0;
+    ShardRead read = {.tensor = tensor, .wanted = number, .saved = shard};
     for (size_t d = 0; d < dims; ++d) {
-      offset = offset * box.sizes[d] +
-               std::max(wanted.offsets[d] - box.offsets[d], int64_t{0});
+      const int64_t begin = std::max(wanted.offsets[d], box.offsets[d]);
+      common[d] = std::min(wanted.end(d), BoxView(box).end(d)) - begin;
+      read.from = read.from * box.sizes[d] + begin - box.offsets[d];
+      read.to = read.to * wanted.sizes[d] + begin - wanted.offsets[d];
     }
-    offset *= element_size;
-    for (const SavedExtent& extent :
-         saved.PlaceOf(shard, chunk_bytes).extents) {
-      if (offset < extent.bytes) {
-        reads.push_back(
-            {tensor, number, shard, extent.file, extent.data_offset + offset});
-        break;
-      }
-      offset -= extent.bytes;
+    const int64_t elements = Volume(common);
+    if (RunBytes(box.sizes, common, 1) == elements &&
+        RunBytes(wanted.sizes, common, 1) == elements) {
+      read.elements = elements;
     }
+    AddRead(saved, chunk_bytes, read, reads);
     return true;
   });
+}
+
+void RepeatReads(const ManifestTensor& saved, int64_t chunk_bytes,
+                 int32_t tensor, size_t first, size_t last,
+                 std::vector<ShardRead>& reads) {
+  for (size_t i = first; i < last; ++i) {
+    ShardRead read = reads[i];
+    read.tensor = tensor;
+    AddRead(saved, chunk_bytes, read, reads);
+  }
 }
 
 void SortReads(std::vector<ShardRead>& reads) {

@@ -60,6 +60,9 @@ bool HasReplicas(absl::Span<const int64_t> sizes,
 struct WantedBox : Box {
   // Position in the list of all wanted shards.
   size_t shard = 0;
+  // Set by the caller, if the elements are one row-major run of host memory:
+  // its first byte.
+  std::byte* data = nullptr;
 };
 
 // What a rank has to do for a tensor that is read in pieces and has replicas:
@@ -86,6 +89,12 @@ struct ShardRead {
   // Where the first byte is.
   int32_t file = 0;
   int64_t data_offset = 0;
+  // If the box is one run of consecutive elements in both, row-major: how many,
+  // and how many precede them in the saved shard and in the wanted box.
+  // Otherwise `elements` is 0.
+  int64_t elements = 0;
+  int64_t from = 0;
+  int64_t to = 0;
 
   friend bool operator==(const ShardRead&, const ShardRead&) = default;
 };
@@ -96,6 +105,15 @@ struct ShardRead {
 void PlanReads(const ManifestTensor& saved, int64_t chunk_bytes, int32_t tensor,
                const BoxView& wanted, int32_t number,
                std::vector<ShardRead>& reads);
+
+// Adds the reads for a tensor of which the layout and the wanted boxes are
+// those of another: the same as reads[first] to reads[last - 1] of that,
+// elsewhere in the files.
+//
+// Cost. O(log runs) for each read.
+void RepeatReads(const ManifestTensor& saved, int64_t chunk_bytes,
+                 int32_t tensor, size_t first, size_t last,
+                 std::vector<ShardRead>& reads);
 
 // In the order of files, and of the bytes in each.
 void SortReads(std::vector<ShardRead>& reads);

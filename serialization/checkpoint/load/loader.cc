@@ -14,7 +14,6 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
-#include "sherd/core/tensor/types/memory_overlap.h"
 #include "sherd/serialization/checkpoint/host_share.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
 #include "sherd/serialization/checkpoint/state/state_blob.h"
@@ -27,6 +26,9 @@ namespace {
 // Every rank checks up to so many files of a checkpoint, tensors, or shards of
 // one itself; of more, each checks a share.
 constexpr int64_t kFew = 64;
+
+// What is known of so many tensors is still in the cache when they are planned.
+constexpr size_t kTensorsAtOnce = 256;
 
 uint64_t SaturatingAdd(uint64_t a, uint64_t b) {
   return b > std::numeric_limits<uint64_t>::max() - a
@@ -166,10 +168,11 @@ absl::Status Loader::Prepare() {
   ledger_.emplace(MakeLedger());
   reader_.emplace(*files_reader_, *ledger_);
   SHERD_RETURN_IF_ERROR(CheckFileSizes());
-  SHERD_RETURN_IF_ERROR(FindTensors());
-  SHERD_RETURN_IF_ERROR(CheckApart());
   StrategyChooser chooser(group_.size(), options_.min_read_bytes);
-  return Plan(chooser);
+  SHERD_RETURN_IF_ERROR(FindTensors(chooser));
+  SHERD_RETURN_IF_ERROR(CheckApart());
+  SortReads(reads_);
+  return PlanExchange();
 }
 
 // Checks that the files have the sizes in the manifest: only then is the
@@ -228,39 +231,48 @@ std::string Loader::SavedName(const std::string& name) const {
   return name;
 }
 
-absl::Status Loader::FindTensors() {
+absl::StatusOr<std::vector<std::shared_ptr<const ManifestTensor>>>
+Loader::FindSaved(absl::Span<const std::string> sorted_names) const {
   const ManifestReader& manifest = files_reader_->manifest();
-  items_.reserve(names_.size());
-  // Without rules both orders are the same.
-  std::vector<std::string> renamed;
-  if (!options_.rename.empty()) {
-    for (const std::string& name : names_) renamed.push_back(SavedName(name));
-    std::sort(renamed.begin(), renamed.end());
-  }
-  const absl::Span<const std::string> saved_names =
-      options_.rename.empty() ? names_ : absl::MakeConstSpan(renamed);
+  if (options_.strict) return manifest.FindAll(sorted_names);
   std::vector<std::shared_ptr<const ManifestTensor>> found;
-  if (options_.strict) {
-    SHERD_ASSIGN_OR_RETURN(found, manifest.FindAll(saved_names));
-  } else {
-    for (const std::string& name : saved_names) {
-      auto tensor = manifest.Find(name);
-      if (!tensor.ok() && !absl::IsInvalidArgument(tensor.status())) {
-        return tensor.status();
-      }
-      found.push_back(tensor.ok() ? *std::move(tensor) : nullptr);
+  found.reserve(sorted_names.size());
+  for (const std::string& name : sorted_names) {
+    auto tensor = manifest.Find(name);
+    if (!tensor.ok() && !absl::IsInvalidArgument(tensor.status())) {
+      return tensor.status();
     }
+    found.push_back(tensor.ok() ? *std::move(tensor) : nullptr);
   }
-  for (size_t i = 0; i < names_.size(); ++i) {
-    if (options_.rename.empty()) {
-      SHERD_RETURN_IF_ERROR(AddItem(i, std::move(found[i])));
-      continue;
+  return found;
+}
+
+absl::Status Loader::FindTensors(StrategyChooser& chooser) {
+  items_.reserve(names_.size());
+  for (size_t first = 0; first < names_.size(); first += kTensorsAtOnce) {
+    const absl::Span<const std::string> names =
+        names_.subspan(first, kTensorsAtOnce);
+    // Without rules both orders are the same.
+    std::vector<std::string> renamed;
+    if (!options_.rename.empty()) {
+      for (const std::string& name : names) renamed.push_back(SavedName(name));
+      std::sort(renamed.begin(), renamed.end());
     }
-    // Several destinations may take one tensor.
-    const auto at = std::lower_bound(saved_names.begin(), saved_names.end(),
-                                     SavedName(names_[i]));
-    SHERD_RETURN_IF_ERROR(
-        AddItem(i, found[static_cast<size_t>(at - saved_names.begin())]));
+    const absl::Span<const std::string> saved_names =
+        options_.rename.empty() ? names : absl::MakeConstSpan(renamed);
+    SHERD_ASSIGN_OR_RETURN(auto found, FindSaved(saved_names));
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (options_.rename.empty()) {
+        SHERD_RETURN_IF_ERROR(AddItem(first + i, std::move(found[i]), chooser));
+        continue;
+      }
+      // Several destinations may take one tensor.
+      const auto at = std::lower_bound(saved_names.begin(), saved_names.end(),
+                                       SavedName(names[i]));
+      SHERD_RETURN_IF_ERROR(AddItem(
+          first + i, found[static_cast<size_t>(at - saved_names.begin())],
+          chooser));
+    }
   }
   return options_.report != nullptr ? ListUnexpected() : absl::OkStatus();
 }
@@ -277,7 +289,8 @@ const Loader::WantedLayout& Loader::LayoutOf(const ShardedTensor& tensor) {
 }
 
 absl::Status Loader::AddItem(size_t number,
-                             std::shared_ptr<const ManifestTensor> saved) {
+                             std::shared_ptr<const ManifestTensor> saved,
+                             StrategyChooser& chooser) {
   const std::string& name = names_[number];
   if (saved == nullptr) {
     fingerprint_.Add(name);
@@ -287,9 +300,10 @@ absl::Status Loader::AddItem(size_t number,
   SHERD_RETURN_IF_ERROR(CheckExtents(*saved));
   SHERD_ASSIGN_OR_RETURN(ShardedTensor tensor, destination_(number, *saved));
   SHERD_RETURN_IF_ERROR(CheckTensor(name, tensor, group_));
+  const WantedLayout& wanted = LayoutOf(tensor);
   fingerprint_.Add(name)
       .Add(static_cast<int64_t>(tensor.dtype()))
-      .Add(static_cast<int64_t>(LayoutOf(tensor).boxes_fingerprint));
+      .Add(static_cast<int64_t>(wanted.boxes_fingerprint));
   const absl::Status fits = CheckFits(name, *saved, tensor);
   if (!options_.strict && absl::IsInvalidArgument(fits)) {
     report_.mismatched.push_back({name, std::string(fits.message())});
@@ -301,7 +315,14 @@ absl::Status Loader::AddItem(size_t number,
   item.number = number;
   item.saved = std::move(saved);
   item.tensor = std::move(tensor);
-  return absl::OkStatus();
+  item.dtype = item.tensor.dtype();
+  for (const Shard& shard : item.tensor.local_shards()) {
+    writes_.push_back(
+        internal::AccessToTensor(shard.tensor, internal::Access::kWrite));
+    owners_.push_back(items_.size() - 1);
+    has_device_shards_ |= !shard.tensor.device().is_cpu();
+  }
+  return PlanItem(wanted, chooser);
 }
 
 absl::Status Loader::ListUnexpected() {
@@ -342,20 +363,13 @@ absl::Status Loader::CheckFits(const std::string& name,
 }
 
 // That each element of the destinations is set once.
-absl::Status Loader::CheckApart() const {
-  std::vector<internal::MemoryAccess> writes;
-  std::vector<const Item*> owners;
-  for (const Item& item : items_) {
-    for (const Shard& shard : item.tensor.local_shards()) {
-      writes.push_back(
-          internal::AccessToTensor(shard.tensor, internal::Access::kWrite));
-      owners.push_back(&item);
-    }
-  }
+absl::Status Loader::CheckApart() {
+  const auto writes = std::exchange(writes_, {});
+  const auto owners = std::exchange(owners_, {});
   const auto conflict = internal::FindConflict(writes);
   if (!conflict) return absl::OkStatus();
-  const std::string& first = NameOf(*owners[conflict->first]);
-  const std::string& second = NameOf(*owners[conflict->second]);
+  const std::string& first = NameOf(items_[owners[conflict->first]]);
+  const std::string& second = NameOf(items_[owners[conflict->second]]);
   if (first == second) {
     return absl::InvalidArgumentError(absl::StrCat(
         "elements of the destination of tensor ", Quoted(first),
@@ -366,32 +380,59 @@ absl::Status Loader::CheckApart() const {
       " share memory, expected each in memory of its own; load one of them"));
 }
 
-absl::Status Loader::Plan(StrategyChooser& chooser) {
-  for (size_t i = 0; i < items_.size(); ++i) {
-    Item& item = items_[i];
-    const ManifestTensor& saved = *item.saved;
-    item.strategy = chooser.Choose(LargestSizes(saved.layout),
-                                   LayoutOf(item.tensor).largest_sizes,
-                                   SizeOf(saved.dtype));
-    if (item.strategy == ReadStrategy::kExchange) continue;
-    SHERD_RETURN_IF_ERROR(PlanPieces(item));
+absl::Status Loader::PlanItem(const WantedLayout& wanted,
+                              StrategyChooser& chooser) {
+  Item& item = items_.back();
+  const ManifestTensor& saved = *item.saved;
+  const uint64_t wanted_fingerprint = LayoutFingerprintOf(item.tensor);
+  const bool has_saved_layout = saved.layout.IsCopyOf(last_plan_.saved);
+  const absl::Span<const int> shards = item.tensor.local_shard_indices();
+  const bool has_both = has_saved_layout &&
+                        wanted_fingerprint == last_plan_.wanted &&
+                        shards == last_plan_.shards;
+  if (!has_saved_layout) {
+    last_plan_ = {saved.layout, LargestSizes(saved.layout)};
+  }
+  item.strategy = chooser.Choose(last_plan_.largest_sizes, wanted.largest_sizes,
+                                 SizeOf(saved.dtype));
+  if (item.strategy == ReadStrategy::kExchange) return absl::OkStatus();
+  SHERD_RETURN_IF_ERROR(PlanPieces(wanted, item));
+  const auto tensor = static_cast<int32_t>(items_.size() - 1);
+  const size_t first = reads_.size();
+  if (has_both && last_plan_.first_read < last_plan_.last_read) {
+    RepeatReads(saved, files_reader_->chunk_bytes(), tensor,
+                last_plan_.first_read, last_plan_.last_read, reads_);
+  } else {
     for (size_t b = 0; b < item.boxes.size(); ++b) {
-      PlanReads(saved, files_reader_->chunk_bytes(), static_cast<int32_t>(i),
-                item.boxes[b], static_cast<int32_t>(b), reads_);
+      PlanReads(saved, files_reader_->chunk_bytes(), tensor, item.boxes[b],
+                static_cast<int32_t>(b), reads_);
     }
   }
-  SortReads(reads_);
-  return PlanExchange();
+  if (!has_both) {
+    last_plan_.wanted = wanted_fingerprint;
+    last_plan_.shards.assign(shards.begin(), shards.end());
+  }
+  last_plan_.first_read = first;
+  // Which part of a replica this rank reads depends on the tensors before.
+  last_plan_.last_read = wanted.has_replicas ? first : reads_.size();
+  return absl::OkStatus();
 }
 
 // What this rank reads of a tensor, and copies.
-absl::Status Loader::PlanPieces(Item& item) {
+absl::Status Loader::PlanPieces(const WantedLayout& layout, Item& item) {
   const absl::Span<const PlacedBox> wanted = item.tensor.placed_boxes();
-  const size_t element_size = SizeOf(item.tensor.dtype());
-  if (!LayoutOf(item.tensor).has_replicas) {
-    for (const int shard : item.tensor.local_shard_indices()) {
-      const auto index = static_cast<size_t>(shard);
-      item.boxes.push_back({{wanted[index]}, index});
+  const size_t element_size = SizeOf(item.dtype);
+  if (!layout.has_replicas) {
+    const absl::Span<const int> indices = item.tensor.local_shard_indices();
+    for (size_t i = 0; i < indices.size(); ++i) {
+      const auto index = static_cast<size_t>(indices[i]);
+      WantedBox& box = item.boxes.emplace_back();
+      static_cast<Box&>(box) = wanted[index];
+      box.shard = index;
+      Tensor shard = item.tensor.local_shards()[i].tensor;
+      if (shard.device().is_cpu() && shard.is_contiguous()) {
+        box.data = static_cast<std::byte*>(shard.data());
+      }
     }
     return absl::OkStatus();
   }
@@ -420,11 +461,13 @@ absl::Status Loader::PlanExchange() {
     const SavedExtent first = FirstExtentOf(*items_[i].saved, 0);
     order.emplace_back(first.file, first.data_offset, i);
   }
-  std::sort(order.begin(), order.end());
+  if (!std::is_sorted(order.begin(), order.end())) {
+    std::sort(order.begin(), order.end());
+  }
   for (const auto& [file, offset, i] : order) {
     const ManifestTensor& saved = *items_[i].saved;
     // Elements are converted where they are read.
-    const size_t element_size = SizeOf(items_[i].tensor.dtype());
+    const size_t element_size = SizeOf(items_[i].dtype);
     const auto [exchange, is_new] = exchanges_.try_emplace(
         element_size, group_, element_size, part_bytes());
     SHERD_RETURN_IF_ERROR(exchange->second.Add(static_cast<int64_t>(i),

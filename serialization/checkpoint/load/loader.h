@@ -23,8 +23,10 @@
 #include "sherd/core/comm/collective/operation_label.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/core/tensor/types/memory_overlap.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint/extent_reader.h"
 #include "sherd/serialization/checkpoint/load/chunk_ledger.h"
@@ -88,6 +90,8 @@ class Loader {
     size_t number = 0;
     std::shared_ptr<const ManifestTensor> saved;
     ShardedTensor tensor;
+    // Of `tensor`.
+    DType dtype = kFloat32;
     ReadStrategy strategy = ReadStrategy::kPieces;
     // What this rank reads into place.
     absl::InlinedVector<WantedBox, 1> boxes;
@@ -98,6 +102,19 @@ class Loader {
     // Those of the largest box.
     Dims largest_sizes;
     bool has_replicas = false;
+  };
+  // The last tensor that was planned: most have the layouts of one beside them.
+  struct LastPlan {
+    SavedLayout saved;
+    // Of the largest box of `saved`.
+    Dims largest_sizes;
+    // LayoutFingerprintOf the destination, and its shards on this rank, which
+    // that does not tell where placements name workers.
+    uint64_t wanted = 0;
+    absl::InlinedVector<int, 4> shards;
+    // Its reads, if they depend on the layouts alone; otherwise none.
+    size_t first_read = 0;
+    size_t last_read = 0;
   };
   // Copies of replicas, by element size.
   struct Copies {
@@ -128,16 +145,22 @@ class Loader {
     return names_[item.number];
   }
   const WantedLayout& LayoutOf(const ShardedTensor& tensor);
-  absl::Status FindTensors();
+  absl::Status FindTensors(StrategyChooser& chooser);
+  // The tensors of the checkpoint with these names; null for one that is not
+  // there, unless the load is strict.
+  absl::StatusOr<std::vector<std::shared_ptr<const ManifestTensor>>> FindSaved(
+      absl::Span<const std::string> sorted_names) const;
   absl::Status AddItem(size_t number,
-                       std::shared_ptr<const ManifestTensor> saved);
+                       std::shared_ptr<const ManifestTensor> saved,
+                       StrategyChooser& chooser);
   absl::Status ListUnexpected();
   absl::Status CheckFits(const std::string& name, const ManifestTensor& saved,
                          const ShardedTensor& tensor);
-  absl::Status CheckApart() const;
-  absl::Status Plan(StrategyChooser& chooser);
+  absl::Status CheckApart();
+  // Plans for the last item.
+  absl::Status PlanItem(const WantedLayout& wanted, StrategyChooser& chooser);
   absl::Status PlanExchange();
-  absl::Status PlanPieces(Item& item);
+  absl::Status PlanPieces(const WantedLayout& layout, Item& item);
 
   int64_t part_bytes() const;
   int64_t NumMoves() const;
@@ -149,6 +172,8 @@ class Loader {
   int MostThreads() const;
   std::vector<ReadUnit> DivideReads(int& threads) const;
   absl::Status ReadBoxes(const ReadUnit& unit, PieceReader& reader) const;
+  absl::Status ReadWholeRun(const ShardRead& read, const Item& item,
+                            std::byte* data, PieceReader& reader) const;
   // `sizes`: of the shard, for ReadBox.
   ShardSource SourceOf(const Item& item, int32_t number, int64_t shard,
                        const Dims& sizes) const;
@@ -197,7 +222,12 @@ class Loader {
   std::optional<ChunkLedger> ledger_;
   std::optional<PieceReader> reader_;
   std::vector<Item> items_;
+  // What is written to, and by which item; until that has been checked.
+  std::vector<internal::MemoryAccess> writes_;
+  std::vector<size_t> owners_;
+  bool has_device_shards_ = false;
   std::vector<ShardRead> reads_;
+  LastPlan last_plan_;
   std::map<size_t, LoadExchange> exchanges_;
   std::map<size_t, Copies> copies_;
   // While several threads read.

@@ -130,12 +130,8 @@ absl::Status Loader::ReadPieces() {
 }
 
 int Loader::MostThreads() const {
-  for (const Item& item : items_) {
-    for (const Shard& shard : item.tensor.local_shards()) {
-      // Each thread would take pinned memory.
-      if (!shard.tensor.device().is_cpu()) return 1;
-    }
-  }
+  // Each thread would take pinned memory.
+  if (has_device_shards_) return 1;
   return options_.threads > 0 ? options_.threads
                               : std::min(ThreadsPerRank(group_), kMostThreads);
 }
@@ -174,6 +170,10 @@ absl::Status Loader::ReadBoxes(const ReadUnit& unit,
     const ShardRead& read = reads_[i];
     const Item& item = items_[static_cast<size_t>(read.tensor)];
     const WantedBox& wanted = item.boxes[static_cast<size_t>(read.wanted)];
+    if (read.elements > 0 && wanted.data != nullptr && !unit.part) {
+      SHERD_RETURN_IF_ERROR(ReadWholeRun(read, item, wanted.data, reader));
+      continue;
+    }
     item.saved->layout.BoxAt(read.saved, saved);
     const std::optional<Box> box =
         unit.part ? unit.part : Intersect(saved, wanted);
@@ -185,6 +185,17 @@ absl::Status Loader::ReadBoxes(const ReadUnit& unit,
                        OffsetsFrom(saved.offsets, *box), destination));
   }
   return absl::OkStatus();
+}
+
+// Reads what is one run in the shard and in a wanted box, which begins at
+// `data`.
+absl::Status Loader::ReadWholeRun(const ShardRead& read, const Item& item,
+                                  std::byte* data, PieceReader& reader) const {
+  const auto size = static_cast<int64_t>(SizeOf(item.dtype));
+  return reader.ReadContiguous(
+      SourceOf(item, read.tensor, read.saved, {}), read.from * size, item.dtype,
+      absl::MakeSpan(data + read.to * size,
+                     static_cast<size_t>(read.elements * size)));
 }
 
 // Fails only where all ranks do; otherwise what went wrong is in failure_.
@@ -236,22 +247,23 @@ absl::StatusOr<MoveList> Loader::ReadRound(LoadExchange& exchange,
         const Item& item = items_[static_cast<size_t>(number)];
         const SavedExtent first = FirstExtentOf(*item.saved, part.shard);
         const auto saved_size = static_cast<int64_t>(SizeOf(item.saved->dtype));
-        const auto size = static_cast<int64_t>(SizeOf(item.tensor.dtype()));
+        const auto size = static_cast<int64_t>(SizeOf(item.dtype));
         reads.push_back({first.file,
                          first.data_offset + part.offset / size * saved_size,
                          number, part, buffer});
         return absl::OkStatus();
       }));
-  std::sort(reads.begin(), reads.end(),
-            [](const PartRead& a, const PartRead& b) {
-              return std::tie(a.file, a.data_offset) <
-                     std::tie(b.file, b.data_offset);
-            });
+  const auto before = [](const PartRead& a, const PartRead& b) {
+    return std::tie(a.file, a.data_offset) < std::tie(b.file, b.data_offset);
+  };
+  if (!std::is_sorted(reads.begin(), reads.end(), before)) {
+    std::sort(reads.begin(), reads.end(), before);
+  }
   for (const PartRead& read : reads) {
     const Item& item = items_[static_cast<size_t>(read.number)];
     SHERD_RETURN_IF_ERROR(reader_->ReadContiguous(
         SourceOf(item, static_cast<int32_t>(read.number), read.part.shard, {}),
-        read.part.offset, item.tensor.dtype(), read.buffer));
+        read.part.offset, item.dtype, read.buffer));
   }
   SHERD_RETURN_IF_ERROR(reader_->Flush());
   return moves;
