@@ -288,6 +288,10 @@ struct LoadOptions {
   // 8 MiB for devices; the CRCs of files it reads, 4 bytes per 256 KiB, of
   // which it keeps up to 64 MiB, or one file's; and until the end some 100
   // bytes for each chunk of which it read a part, 32 of which are sent.
+  //
+  // Afterwards the memory for data waits in the pools of HeapAllocator() and of
+  // the group's shard_allocator(), which bound what a process keeps
+  // (SetHeapPoolCapacity), for the next load: that touches no fresh pages.
   int64_t memory_budget = int64_t{256} << 20;
   // How long a rank may read nothing, and of each collective of an exchange of
   // data. Unset: the group's timeout. The same on all ranks.

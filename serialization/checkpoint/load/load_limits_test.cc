@@ -1,3 +1,4 @@
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -15,6 +16,7 @@
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/tensor/dtype.h"
+#include "sherd/core/tensor/storage.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/kits/sample_tensors.h"
 #include "sherd/serialization/kits/write_checkpoint.h"
@@ -136,6 +138,50 @@ TEST_F(LoadLimitsTest, ADirectoryInPlaceOfADataFileIsALoss) {
   std::filesystem::remove(name);
   std::filesystem::create_directory(name);
   ExpectFails({6, 4}, "expected a data file");
+}
+
+TEST_F(LoadLimitsTest, StagingMemoryIsKeptForTheNextLoadAndGivenBack) {
+  constexpr int64_t kBudget = int64_t{8} << 20;
+  const LoadOptions options = {.min_read_bytes = int64_t{1} << 20,
+                               .memory_budget = kBudget};
+  const HeapStatistics before = GetHeapStatistics();
+  HeapStatistics first;
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    const auto make = [&](int dim) {
+      auto tensor = ShardedTensor::Zeros(
+          *ChunkShardingSpec::Create(dim, PlacementsOnRanks(2)), {1400, 1500},
+          {.dtype = kInt32});
+      EXPECT_THAT(tensor, IsOk());
+      return *std::move(tensor);
+    };
+    ShardedTensor rows = make(0);
+    FillSample(rows, 5);
+    ASSERT_THAT(SaveCheckpoint(path_, {{"t", rows}}), IsOk());
+    ShardedTensor columns = make(1);
+    for (int load = 0; load < 3; ++load) {
+      FillSample(columns, 70 + load);
+      CheckpointStats stats;
+      LoadOptions with_stats = options;
+      with_stats.stats = &stats;
+      ASSERT_THAT(
+          LoadCheckpointInto(path_, {{"t", &columns}}, nullptr, with_stats),
+          IsOk());
+      EXPECT_EQ(CountWrong(columns, 5), 0);
+      EXPECT_GT(stats.exchanges, 0);
+      ASSERT_THAT(group.Barrier(), IsOk());
+      if (load == 0 && group.rank() == 0) first = GetHeapStatistics();
+      ASSERT_THAT(group.Barrier(), IsOk());
+    }
+  });
+  const HeapStatistics after = GetHeapStatistics();
+  EXPECT_GT(first.fresh_blocks + first.reused_blocks,
+            before.fresh_blocks + before.reused_blocks);
+  EXPECT_EQ(after.fresh_blocks, first.fresh_blocks);
+  EXPECT_GT(after.reused_blocks, first.reused_blocks);
+  EXPECT_LE(after.cached_bytes, after.capacity_bytes);
+  SetHeapPoolCapacity(0);
+  EXPECT_EQ(GetHeapStatistics().cached_bytes, size_t{0});
+  SetHeapPoolCapacity(after.capacity_bytes);
 }
 
 TEST_F(LoadLimitsTest, RanksThatLeaveOutDifferentNamesGetAnError) {
