@@ -188,9 +188,9 @@ PLACES = {
         # the store that it is made of, and fills an interface of the group.
         "group": ["collective/typed_collectives", "store/store_remote_access"],
         # Collectives that are made of a group's: the target :collectives.
-        "group_collectives": ["collective/agreement", "collective/coalescer",
-                              "collective/object_collectives", "collective/operation_label",
-                              "collective/tensor_collectives"],
+        "group_collectives": ["collective/agreement", "collective/agreement_scope",
+                              "collective/coalescer", "collective/object_collectives",
+                              "collective/operation_label", "collective/tensor_collectives"],
     },
     "core/sharding": {"tensor": ["tensor_scatterer"]},
     "core/tensor": {
