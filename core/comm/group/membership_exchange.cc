@@ -78,11 +78,13 @@ std::string Encode(const absl::StatusOr<Summary>& result, int world_size) {
   return text;
 }
 
+// A rank that a group of `size` does not have, as where world sizes differ,
+// stands in the message alone.
 absl::Status ErrorOf(int code, absl::string_view message, int rank,
-                     int failed_rank) {
+                     int failed_rank, int size) {
   ErrorInfo info;
-  if (rank != kNoRank) info.rank = rank;
-  if (failed_rank != kNoRank) info.failed_rank = failed_rank;
+  if (rank >= 0 && rank < size) info.rank = rank;
+  if (failed_rank >= 0 && failed_rank < size) info.failed_rank = failed_rank;
   return WithErrorInfo(
       absl::Status(static_cast<absl::StatusCode>(code), message), info);
 }
@@ -103,7 +105,7 @@ absl::StatusOr<Summary> DecodeSummary(absl::string_view text, int rank,
       !absl::CUnescape(fields[5], &summary.settled)) {
     return NotOfThisVersion("the summary of rank 0");
   }
-  if (code != 0) return ErrorOf(code, message, error_rank, failed_rank);
+  if (code != 0) return ErrorOf(code, message, error_rank, failed_rank, size);
   summary.processes.assign(fields.begin() + kSummaryFields, fields.end());
   if (static_cast<int64_t>(summary.processes.size()) != world_size) {
     return NotOfThisVersion("the summary of rank 0");

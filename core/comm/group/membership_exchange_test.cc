@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <climits>
 #include <cstdint>
 #include <functional>
 #include <iostream>
@@ -154,7 +155,10 @@ TEST(MembershipExchangeTest, AnotherWorldSizeIsTheSameErrorOnAllRanks) {
                                             " asked for ", size, "; ranks "))));
         EXPECT_THAT(results[rank].status().message(),
                     HasSubstr(" asked for 4: start all"));
-        EXPECT_EQ(FailedRank(results[rank].status()), odd);
+        // A group of 3 has no rank 3.
+        const bool known = rank != odd || odd < size;
+        EXPECT_EQ(FailedRank(results[rank].status()),
+                  known ? std::optional<int>(odd) : std::nullopt);
       }
     }
   }
@@ -445,6 +449,33 @@ TEST(MembershipExchangeTest, ARankMakesThreeOperationsOfTheStore) {
   Membership membership("test", 5, kSize, {}, 0);
   EXPECT_THAT(ExchangeMembership(follower, {}, Late(), membership), IsOk());
   EXPECT_EQ(follower.count(), 3);
+}
+
+TEST(MembershipExchangeTest, AnErrorNamesNoRankThatTheGroupDoesNotHave) {
+  HashStore store;
+  const std::string zero = absl::StrCat("2 ", DescribeOwnProcess(), "\n");
+  ASSERT_THAT(store.Set("member/0", zero), IsOk());
+  const absl::Status one =
+      Meet(store, {.rank = 1, .world_size = 4}, Deadline::After({})).status();
+  EXPECT_THAT(one, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                            HasSubstr("ranks 2, 3 of 4 did not join")));
+  EXPECT_EQ(FailedRank(one), 2);
+  // The same for rank 0, whose group has two ranks.
+  const absl::Status error =
+      Meet(store, {.rank = 0, .world_size = 2}, Late()).status();
+  EXPECT_THAT(error, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                              std::string(one.message())));
+  EXPECT_EQ(ErrorRank(error), std::nullopt);
+  for (const int rank : {-2, 2, INT_MAX}) {
+    HashStore other;
+    ASSERT_THAT(other.Set("summary",
+                          absl::StrCat("2\n4\n", rank, "\n", rank, "\nlate\n")),
+                IsOk());
+    const absl::Status late =
+        Meet(other, {.rank = 1, .world_size = 2}, Late()).status();
+    EXPECT_THAT(late, StatusIs(absl::StatusCode::kDeadlineExceeded, "late"));
+    EXPECT_EQ(ErrorRank(late), std::nullopt);
+  }
 }
 
 TEST(MembershipExchangeTest, EntriesOfSomethingElseAreErrors) {
