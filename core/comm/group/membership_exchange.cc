@@ -166,6 +166,8 @@ class Exchange {
   bool Has(const std::string& key) const {
     return store_.Contains(key).value_or(false);
   }
+  // `key_of` each rank that may have joined.
+  std::vector<std::string> Keys(std::string key_of(int rank)) const;
   // That of rank 0, if it is there.
   absl::StatusOr<MemberRecord> FirstRecord() const;
   // Whether rank 0 does not expect this rank.
@@ -204,11 +206,12 @@ absl::Status Exchange::Claim() {
 
 absl::StatusOr<Summary> Exchange::Refuse() {
   const absl::Status error = WithRank(offer_.error, rank_);
-  if (IsSurplus()) return error;
-  std::vector<std::string> others;
-  for (int rank = 0; rank < size_; ++rank) others.push_back(JoinedKey(rank));
-  store_.Wait(others, Deadline::Earlier(deadline_, Deadline::After(kReadGrace)))
+  store_
+      .Wait(Keys(JoinedKey),
+            Deadline::Earlier(deadline_, Deadline::After(kReadGrace)))
       .IgnoreError();
+  // Checked afterwards: rank 0 may join meanwhile.
+  if (IsSurplus()) return error;
   Conclude(rank_ == 0 ? error : Annotate(error, absl::StrCat("rank ", rank_)))
       .IgnoreError();
   AwaitReaders();
@@ -303,6 +306,12 @@ void Exchange::AwaitReaders() {
     if (Has(JoinedKey(rank))) keys.push_back(ReadKey(rank));
   }
   store_.Wait(keys, Deadline::After(kReadGrace)).IgnoreError();
+}
+
+std::vector<std::string> Exchange::Keys(std::string key_of(int rank)) const {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < known_ranks_; ++rank) keys.push_back(key_of(rank));
+  return keys;
 }
 
 absl::StatusOr<std::string> Exchange::Await(const std::string& key) {

@@ -11,6 +11,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -386,6 +387,9 @@ class CountingStore final : public BaseStore {
   explicit CountingStore(Store& base) : base_(base) {}
   int count() const { return count_; }
 
+  // What happens before the first Wait.
+  std::function<void()> before_wait;
+
  private:
   Store& Counted() { return ++count_, base_; }
 
@@ -416,6 +420,7 @@ class CountingStore final : public BaseStore {
   }
   absl::Status DoWait(absl::Span<const std::string> keys,
                       Deadline deadline) override {
+    if (before_wait != nullptr) std::exchange(before_wait, nullptr)();
     return Counted().Wait(keys, deadline);
   }
   absl::StatusOr<std::vector<std::string>> DoMultiGet(
@@ -449,6 +454,29 @@ TEST(MembershipExchangeTest, ARankMakesThreeOperationsOfTheStore) {
   Membership membership("test", 5, kSize, {}, 0);
   EXPECT_THAT(ExchangeMembership(follower, {}, Late(), membership), IsOk());
   EXPECT_EQ(follower.count(), 3);
+}
+
+TEST(MembershipExchangeTest, ASurplusRankWithAnErrorMayJoinBeforeRankZero) {
+  HashStore store;
+  Results results(2, absl::UnknownError("no result"));
+  const auto join = [&](int rank) {
+    results[rank] = Meet(store, {.rank = rank, .world_size = 2}, Late());
+  };
+  CountingStore surplus(store);
+  std::thread zero;
+  surplus.before_wait = [&] {
+    zero = std::thread(join, 0);
+    EXPECT_THAT(store.Get("member/0", Late()), IsOk());
+  };
+  EXPECT_THAT(Meet(surplus,
+                   {.rank = 2,
+                    .world_size = 4,
+                    .error = absl::NotFoundError("no such backend")},
+                   Late()),
+              StatusIs(absl::StatusCode::kNotFound, "no such backend"));
+  join(1);
+  zero.join();
+  for (const auto& result : results) EXPECT_THAT(result, IsOk());
 }
 
 TEST(MembershipExchangeTest, AnErrorNamesNoRankThatTheGroupDoesNotHave) {
