@@ -301,9 +301,15 @@ absl::StatusOr<Summary> Exchange::Accept(absl::string_view text) {
 }
 
 void Exchange::AwaitReaders() {
-  std::vector<std::string> keys;
-  for (int rank = 0; rank < known_ranks_; ++rank) {
-    if (Has(JoinedKey(rank))) keys.push_back(ReadKey(rank));
+  std::vector<std::string> keys = Keys(ReadKey);
+  if (!store_.Wait(Keys(JoinedKey), Now()).ok()) {
+    keys.clear();
+    for (int rank = 0; rank < known_ranks_; ++rank) {
+      const absl::StatusOr<bool> joined = store_.Contains(JoinedKey(rank));
+      // Each operation on a store that does not answer takes its time.
+      if (!joined.ok()) return;
+      if (*joined) keys.push_back(ReadKey(rank));
+    }
   }
   store_.Wait(keys, Deadline::After(kReadGrace)).IgnoreError();
 }

@@ -55,7 +55,8 @@ struct MemberOffer {
 // joined to read the error.
 //
 // Cost. 3 operations of the store per rank, P + 2 of rank 0: 4P - 1 in all. A
-// summary has some 80 bytes per rank. An error costs P more per rank.
+// summary has some 80 bytes per rank. An error costs 4 more per rank, and P
+// where ranks are missing.
 absl::StatusOr<std::string> ExchangeMembership(
     Store& store, absl::Span<const std::string> expected, Deadline deadline,
     Membership& membership, const MemberOffer& offer = {});

@@ -389,6 +389,8 @@ class CountingStore final : public BaseStore {
 
   // What happens before the first Wait.
   std::function<void()> before_wait;
+  // What Contains returns, unless OK.
+  absl::Status contains_error;
 
  private:
   Store& Counted() { return ++count_, base_; }
@@ -428,7 +430,9 @@ class CountingStore final : public BaseStore {
     return Counted().MultiGet(keys, deadline);
   }
   absl::StatusOr<bool> DoContains(absl::string_view key) override {
-    return Counted().Contains(key);
+    Store& base = Counted();
+    if (!contains_error.ok()) return contains_error;
+    return base.Contains(key);
   }
 
   Store& base_;
@@ -477,6 +481,40 @@ TEST(MembershipExchangeTest, ASurplusRankWithAnErrorMayJoinBeforeRankZero) {
   join(1);
   zero.join();
   for (const auto& result : results) EXPECT_THAT(result, IsOk());
+}
+
+TEST(MembershipExchangeTest, AnErrorIsAFewOperationsWhereAllRanksJoined) {
+  constexpr int kSize = 50;
+  HashStore store;
+  CountingStore first(store);
+  first.before_wait = [&] {
+    for (int rank = 1; rank < kSize; ++rank) {
+      EXPECT_THAT(store.Set(absl::StrCat("joined/", rank), "1"), IsOk());
+      EXPECT_THAT(store.Set(absl::StrCat("summary/read/", rank), ""), IsOk());
+    }
+  };
+  EXPECT_THAT(Meet(first,
+                   {.rank = 0,
+                    .world_size = kSize,
+                    .error = absl::NotFoundError("no such backend")},
+                   Late()),
+              StatusIs(absl::StatusCode::kNotFound, "no such backend"));
+  // Joins, waits for the others, writes the error, has read it, finds that all
+  // joined, and waits for their reading.
+  EXPECT_EQ(first.count(), 6);
+}
+
+TEST(MembershipExchangeTest, NoRankWaitsForReadersOnAStoreThatDoesNotAnswer) {
+  HashStore store;
+  CountingStore first(store);
+  first.contains_error = absl::DeadlineExceededError("no answer");
+  EXPECT_THAT(Meet(first,
+                   {.rank = 0,
+                    .world_size = 50,
+                    .error = absl::NotFoundError("no such backend")},
+                   Late()),
+              StatusIs(absl::StatusCode::kNotFound, "no such backend"));
+  EXPECT_EQ(first.count(), 6);
 }
 
 TEST(MembershipExchangeTest, AnErrorNamesNoRankThatTheGroupDoesNotHave) {
