@@ -120,16 +120,16 @@ absl::StatusOr<std::vector<std::string>> FailureLog::Exchange(
     keys.push_back(absl::StrCat("exchange/", name, "/", rank));
   }
   SHERD_RETURN_IF_ERROR(store_->Set(keys[membership_.rank()], value));
-  const auto first_missing = [&] {
-    int rank = 0;
-    while (rank + 1 < membership_.size() &&
-           store_->Contains(keys[rank]).value_or(false)) {
-      ++rank;
+  // The first rank that may be missing: those before it took part.
+  int missing = 0;
+  const auto advance = [&] {
+    while (missing + 1 < membership_.size() &&
+           store_->Contains(keys[missing]).value_or(false)) {
+      ++missing;
     }
-    return rank;
   };
   WatchedStore watched(*store_, [&]() -> std::optional<int> {
-    const int missing = first_missing();
+    advance();
     const bool ended =
         StateOf(membership_.process(missing)) == ProcessState::kEnded;
     return ended ? missing : FindFailedRank();
@@ -144,7 +144,7 @@ absl::StatusOr<std::vector<std::string>> FailureLog::Exchange(
                           rank_to_name);
   }
   if (!absl::IsDeadlineExceeded(values.status())) return values;
-  const int missing = first_missing();
+  advance();
   return WithFailedRank(absl::DeadlineExceededError(absl::StrCat(
                             "rank ", missing, " did not come in time")),
                         missing);

@@ -51,8 +51,8 @@ class FailureLog {
   //   kUnavailable       A rank failed, or its process ended, before it took
   //                      part.
   //   kResourceExhausted  The values together have more than 64 MiB.
-  // Cost. 2 operations of the store per rank, and P more per look at ranks that
-  // are late.
+  // Cost. 2 operations of the store per rank; where ranks are late, P more, and
+  // 2 per look at them.
   absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view name,
                                                     absl::string_view value,
                                                     Deadline deadline);

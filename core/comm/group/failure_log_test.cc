@@ -168,13 +168,17 @@ class WhenMissed final : public Store {
     return base_->MultiGet(keys, deadline);
   }
   absl::StatusOr<bool> Contains(absl::string_view key) override {
+    ++looks_;
     return base_->Contains(key);
   }
+  // Calls of Contains.
+  int looks() const { return looks_; }
 
  private:
   const std::shared_ptr<Store> base_;
   std::string key_;
   std::function<void()> what_;
+  int looks_ = 0;
 };
 
 // Three ranks, of which rank 1 is another process, seen by rank 0.
@@ -307,6 +311,23 @@ TEST_F(RankOfAnotherProcess, ThatEndedAfterItTookPartHasExchangedItsValue) {
   ASSERT_THAT(store_->Set("exchange/step/2", "two"), IsOk());
   EXPECT_THAT(log_.Exchange("step", "zero", Deadline::Infinite()),
               IsOkAndHolds(ElementsAre("zero", "one", "two")));
+}
+
+TEST_F(FailureLogTest, AnExchangeLooksOnceForARankThatTookPart) {
+  constexpr int kSize = 40;
+  for (int r = 1; r < kSize - 1; ++r) {
+    ASSERT_THAT(store_->Set(absl::StrCat("exchange/step/", r), ""), IsOk());
+  }
+  const auto counted = std::make_shared<WhenMissed>(store_);
+  RankLog log(counted, 0, kSize);
+  log.membership.SetProcesses(
+      std::vector<std::string>(kSize, DescribeOwnProcess()));
+  // Two looks or more, where this thread is not held up.
+  EXPECT_THAT(
+      log.Exchange("step", "", Deadline::After(absl::Milliseconds(400))),
+      StatusIs(absl::StatusCode::kDeadlineExceeded,
+               absl::StrCat("rank ", kSize - 1, " did not come")));
+  EXPECT_EQ(counted->looks(), kSize - 1);
 }
 
 TEST_F(FailureLogTest, RanksTogetherSeeAllProcessesAtOnce) {
