@@ -156,7 +156,8 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
   //   kDeadlineExceeded   Some ranks did not come; named.
   //   kInvalidArgument    Ranks pass different world sizes, or a rank is taken:
   //                       the store is left over from another run.
-  //   kUnavailable        The process of rank 0 ended meanwhile.
+  //   kUnavailable        The process of rank 0 ended meanwhile, or one of
+  //                       options.processes before its rank joined.
   static absl::StatusOr<std::shared_ptr<ProcessGroup>> Create(
       const Backend& backend, ProcessGroupOptions options);
 

@@ -276,6 +276,16 @@ absl::StatusOr<BackendAgreement> Agree(Store& store,
   return agreement;
 }
 
+// The error of a rank that could not agree with the others.
+absl::Status NotMet(absl::Status status, const LaunchEnvironment& place,
+                    const Rendezvous& rendezvous) {
+  // The store of a master ends with the process of rank 0.
+  const bool lost = absl::IsUnavailable(status) && !ErrorRank(status) &&
+                    place.rank != 0 && !rendezvous.master.empty();
+  if (!lost) return status;
+  return WithFailedRank(Annotate(std::move(status), "the store of rank 0"), 0);
+}
+
 absl::StatusOr<GroupPointer> Join(const InitOptions& options,
                                   const LaunchEnvironment& place,
                                   const BackendChoice& choice,
@@ -285,19 +295,19 @@ absl::StatusOr<GroupPointer> Join(const InitOptions& options,
   const std::shared_ptr<Store>& store = rendezvous.session->store();
   Membership membership(options.group_name, place.rank, place.world_size,
                         /*world_ranks=*/{}, place.world_size);
-  SHERD_ASSIGN_OR_RETURN(
-      const BackendAgreement agreement,
-      Agree(*store, choice, candidate, deadline, membership));
+  const absl::StatusOr<BackendAgreement> agreement =
+      Agree(*store, choice, candidate, deadline, membership);
+  if (!agreement.ok()) return NotMet(agreement.status(), place, rendezvous);
   // The other ranks connect already, and wait for this one.
   const auto report = [&](absl::Status status) {
     internal::FailureLog(store, membership).Report(status, std::nullopt);
     return status;
   };
   const absl::StatusOr<Connection> connection =
-      Choose(agreement, rendezvous.master);
+      Choose(*agreement, rendezvous.master);
   if (!connection.ok()) return report(connection.status());
   const absl::StatusOr<Device> device =
-      DeviceFor(options, place, candidate, agreement);
+      DeviceFor(options, place, candidate, *agreement);
   if (!device.ok()) return report(device.status());
   return internal::ProcessGroupAccess::CreateAfterMeeting(
       *connection->backend,

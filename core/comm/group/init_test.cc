@@ -643,6 +643,31 @@ TEST_F(InitTest, NoListenerIsAnErrorWithinTheTimeout) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(30));
 }
 
+TEST_F(InitTest, AStoreThatEndsWhileRanksMeetNamesRankZero) {
+  auto server = TcpStoreServer::Start({});
+  ASSERT_THAT(server, IsOk());
+  const int port = (*server)->port();
+  absl::Status status;
+  std::thread one([&] {
+    status = Init({.backend = "local",
+                   .rank = 1,
+                   .world_size = 2,
+                   .init_method = absl::StrCat("tcp://127.0.0.1:", port),
+                   .timeout = absl::Seconds(60)})
+                 .status();
+  });
+  const auto store = TcpStore::Connect({.host = "127.0.0.1", .port = port});
+  ASSERT_THAT(store, IsOk());
+  EXPECT_THAT((*store)->Get("group/default/1/member/1",
+                            Deadline::After(absl::Seconds(60))),
+              IsOk());
+  (*server)->Shutdown(Deadline::After(absl::ZeroDuration())).IgnoreError();
+  one.join();
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable,
+                               HasSubstr("the store of rank 0: ")));
+  EXPECT_EQ(FailedRank(status), 0);
+}
+
 TEST_F(InitTest, SomethingElseOnThePortIsAnErrorWithinTheTimeout) {
   for (const char* answer :
        {"HTTP/1.1 400 Bad Request\r\n\r\n", "\0\0\0\0\0\0\0\0", ""}) {
