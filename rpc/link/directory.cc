@@ -145,10 +145,14 @@ absl::StatusOr<std::unique_ptr<Directory>> Directory::Meet(
                          {.note = Record(self), .settle = settle})
           .status());
   if (rank == 0) return directory;
-  SHERD_ASSIGN_OR_RETURN(const std::vector<std::string> records,
-                         ReadNotes(meeting, world_size, deadline));
-  SHERD_RETURN_IF_ERROR(directory->ReadRecords(records));
-  return directory;
+  const absl::StatusOr<std::vector<std::string>> records =
+      ReadNotes(meeting, world_size, deadline);
+  const absl::Status status =
+      records.ok() ? directory->ReadRecords(*records) : records.status();
+  if (status.ok()) return directory;
+  // The others wait for this worker's address.
+  directory->ReportFailure(status);
+  return status;
 }
 
 absl::Status Directory::ReadRecords(const std::vector<std::string>& records) {

@@ -72,6 +72,7 @@ class Directory {
   //   kAlreadyExists       Two workers have one name. On all workers.
   //   kFailedPrecondition  Two workers have no transport in common. On all.
   //   kDeadlineExceeded    Names the ranks that did not arrive.
+  //   kUnavailable         The process of rank 0 ended meanwhile.
   static absl::StatusOr<std::unique_ptr<Directory>> Meet(
       std::shared_ptr<Store> store, int rank, int world_size, Worker self,
       Deadline deadline);

@@ -16,6 +16,7 @@ namespace sherd::internal {
 namespace {
 
 using ::sherd::testing::IsOk;
+using ::sherd::testing::IsOkAndHolds;
 using ::sherd::testing::RunRankThreads;
 using ::sherd::testing::StatusIs;
 using ::testing::AllOf;
@@ -240,6 +241,36 @@ TEST_F(DirectoryTest, AStartThatFailsFailsForAll) {
   for (const TestWorker& worker : workers) EXPECT_THAT(worker.links, IsOk());
   EXPECT_THAT(GoodbyeToAll(workers, absl::Seconds(60)),
               ::testing::Each(IsOk()));
+}
+
+TEST_F(DirectoryTest, AnErrorOfOneWorkerOnceAllHaveMetReachesTheOthers) {
+  const std::vector<TestWorker> workers =
+      StartWorkers(store_, 3, [](LinkOptions& options) {
+        if (options.rank != 1) return;
+        options.on_met = [](const Directory&) {
+          return absl::ResourceExhaustedError("no devices");
+        };
+      });
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(workers[rank].links,
+                StatusIs(rank == 1 ? absl::StatusCode::kResourceExhausted
+                                   : absl::StatusCode::kUnavailable,
+                         AllOf(HasSubstr("rank 1"), HasSubstr("no devices"))));
+  }
+}
+
+TEST_F(DirectoryTest, AWorkerThatCannotReadTheOthersReportsIt) {
+  // Rank 0, of another program, has compared the records.
+  ASSERT_THAT(store_->Set("member/0", "2 boot pid:[1] 1 1\n"), IsOk());
+  ASSERT_THAT(store_->Set("summary",
+                          "2\n0\n-1\n-1\n\n\n"
+                          "boot pid:[1] 1 1\nboot pid:[1] 2 1"),
+              IsOk());
+  EXPECT_THAT(Directory::Meet(store_, 1, 2, Named("b"), Late()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("what rank 0 wrote")));
+  EXPECT_THAT(store_->Get("failure/1", Late()),
+              IsOkAndHolds(HasSubstr("what rank 0 wrote")));
 }
 
 TEST_F(DirectoryTest, AStartWithoutAllWorkersNamesTheMissing) {

@@ -79,10 +79,11 @@ absl::Status Links::Join() {
            .transports = transports,
            .note = options_.note},
           options_.deadline));
-  if (options_.on_met != nullptr) {
-    SHERD_RETURN_IF_ERROR(options_.on_met(*directory));
-  }
+  // From here on Start reports an error to the others.
   directory_ = std::move(directory);
+  if (options_.on_met != nullptr) {
+    SHERD_RETURN_IF_ERROR(options_.on_met(*directory_));
+  }
   SHERD_ASSIGN_OR_RETURN(loop_, EventLoop::Start("sherd-rpc"));
   dialer_ = std::make_unique<Dialer>();
   context_.loop = loop_.get();
