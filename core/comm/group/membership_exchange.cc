@@ -219,7 +219,12 @@ absl::StatusOr<Summary> Exchange::Refuse() {
 }
 
 absl::StatusOr<Summary> Exchange::Lead() {
-  absl::StatusOr<Summary> summary = Conclude(Compare());
+  const absl::StatusOr<Summary> found = Compare();
+  absl::StatusOr<Summary> summary = Conclude(found);
+  // Other ranks write errors alone.
+  if (!found.ok() && summary.ok()) {
+    return NotOfThisVersion("the summary of rank 0");
+  }
   if (!summary.ok()) AwaitReaders();
   return summary;
 }

@@ -565,6 +565,12 @@ TEST(MembershipExchangeTest, EntriesOfSomethingElseAreErrors) {
                          HasSubstr("the summary of rank 0")))
         << garbage;
   }
+  // A result that rank 0, for which rank 1 is missing, did not write.
+  HashStore store;
+  ASSERT_THAT(store.Set("summary", "2\n0\n-1\n-1\n\n\na\nb"), IsOk());
+  EXPECT_THAT(Meet(store, {.rank = 0, .world_size = 2}, Late()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("the summary of rank 0")));
 }
 
 // What another program, or a fault, may have left in the store.
