@@ -48,7 +48,7 @@ class FailureLog {
   // Sends `value` to all ranks and returns the values of all, by rank.
   // Collective; each name is used once.
   //   kDeadlineExceeded  A rank did not take part; the message names it.
-  //   kUnavailable       A rank failed, or its process ended, before it took
+  //   kUnavailable       A rank failed, or its process ended, before all took
   //                      part.
   //   kResourceExhausted  The values together have more than 64 MiB.
   // Cost. 2 operations of the store per rank; where ranks are late, P more, and
