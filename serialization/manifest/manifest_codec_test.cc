@@ -1,6 +1,7 @@
 #include "sherd/serialization/manifest/manifest_codec.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -127,6 +128,32 @@ TEST(ManifestCodecTest, EqualLayoutsInARowAreReadAsCopies) {
   }
   EXPECT_THAT(reader.ExpectEmpty(), IsOk());
   EXPECT_THAT(layouts.Take({2, 6}), StatusIs(kLoss, "ends after"));
+}
+
+// A section of 128 MiB has room for millions of cuts and of runs: with a pass
+// over the cuts for each run, even these take minutes.
+TEST(ManifestCodecTest, ARunIsCheckedWithoutAPassOverTheCuts) {
+  constexpr int64_t kShards = int64_t{1} << 19;
+  SavedLayout::Axis axis = {.cells = kShards};
+  ManifestTensor tensor;
+  tensor.dtype = kUInt8;
+  for (int64_t i = 0; i < kShards; ++i) {
+    axis.cuts.push_back(i);
+    tensor.runs.push_back(
+        {.first = i,
+         .placement = static_cast<int32_t>(i % 2),
+         .extents = {{.data_offset = i, .bytes = 1, .first_chunk = i}}});
+  }
+  axis.cuts.push_back(kShards);
+  tensor.layout = SavedLayout::Grid({kShards}, {axis});
+  std::vector<uint64_t> numbers;
+  AppendRuns(tensor, kChunkBytes, numbers);
+  NumberReader reader(numbers, "run");
+  MemoryBudget memory(kMaxManifestMemory);
+  SHERD_ASSERT_OK_AND_ASSIGN(
+      const std::vector<SavedRun> runs,
+      TakeRuns(tensor, kChunkBytes, 2, 1, reader, memory));
+  EXPECT_TRUE(runs == tensor.runs);
 }
 
 TEST(ManifestCodecTest, ManifestsWithoutTensorsOrFilesSurvive) {

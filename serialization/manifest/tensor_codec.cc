@@ -313,9 +313,11 @@ absl::StatusOr<SavedRun> TakeRun(const ManifestTensor& tensor, int64_t first,
   return run;
 }
 
-// That what follows from the rule of a run is in range.
+// That what follows from the rule of a run is in range. `may_be_empty`: whether
+// some box of the tensor is.
 absl::Status CheckEnd(const SavedRun& run, const ManifestTensor& tensor,
-                      int64_t chunk_bytes, int64_t placements, int64_t files) {
+                      bool may_be_empty, int64_t chunk_bytes,
+                      int64_t placements, int64_t files) {
   const int64_t last = run.shards - 1;
   bool fits = run.placement + last * run.placement_step < placements;
   if (!run.extents.empty()) {
@@ -335,9 +337,7 @@ absl::Status CheckEnd(const SavedRun& run, const ManifestTensor& tensor,
                      files, " files, or offset ", kMaxOffset));
   }
   // Most grids: no need to look at the shards.
-  if (!run.extents.empty() && !tensor.layout.HasEmptyBoxes()) {
-    return absl::OkStatus();
-  }
+  if (!run.extents.empty() && !may_be_empty) return absl::OkStatus();
   // As all other boxes of a run, the first may be empty where the tensor is.
   EmptyBoxes boxes(tensor.layout, run.first);
   for (int64_t i = run.first; i < run.first + run.shards; ++i, boxes.Next()) {
@@ -503,6 +503,8 @@ absl::StatusOr<std::vector<SavedRun>> TakeRuns(
   std::vector<SavedRun> runs;
   // A tensor that is checked has them already.
   runs.reserve(tensor.runs.size());
+  // It looks at every cut: not for each run.
+  const bool may_be_empty = tensor.layout.HasEmptyBoxes();
   Before before;
   for (int64_t first = 0; first < tensor.num_shards();) {
     SHERD_RETURN_IF_ERROR(TakeRunMemory(memory));
@@ -515,7 +517,7 @@ absl::StatusOr<std::vector<SavedRun>> TakeRuns(
         TakeExtents(tensor, chunk_bytes, files, numbers, before, run));
     SHERD_RETURN_IF_ERROR(memory.Take(run.shards, kPerListedShard));
     SHERD_RETURN_IF_ERROR(
-        CheckEnd(run, tensor, chunk_bytes, placements, files));
+        CheckEnd(run, tensor, may_be_empty, chunk_bytes, placements, files));
     first += run.shards;
     before.Set(run, chunk_bytes);
     runs.push_back(std::move(run));
