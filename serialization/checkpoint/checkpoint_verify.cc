@@ -21,7 +21,7 @@
 #include "sherd/serialization/manifest/data_file.h"
 #include "sherd/serialization/manifest/manifest.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
-#include "sherd/serialization/manifest/tensor_codec.h"
+#include "sherd/serialization/manifest/memory_budget.h"
 #include "sherd/serialization/safetensors/crc32c.h"
 #include "sherd/serialization/safetensors/safetensors_header.h"
 #include "sherd/serialization/safetensors/tensor_fingerprint.h"

@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "sherd/serialization/manifest/manifest.h"
-#include "sherd/serialization/manifest/tensor_codec.h"
+#include "sherd/serialization/manifest/memory_budget.h"
 
 namespace sherd {
 

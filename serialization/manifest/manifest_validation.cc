@@ -17,6 +17,8 @@
 #include "sherd/serialization/manifest/manifest.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/manifest/manifest_sections.h"
+#include "sherd/serialization/manifest/number_reader.h"
+#include "sherd/serialization/manifest/tensor_codec.h"
 #include "sherd/serialization/safetensors/safetensors_header.h"
 
 namespace sherd {

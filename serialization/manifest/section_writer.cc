@@ -4,8 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/serialization/manifest/layout_codec.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/manifest/manifest_sections.h"
+#include "sherd/serialization/manifest/tensor_codec.h"
 #include "sherd/serialization/proto/checkpoint_v2.pb.h"
 #include "sherd/serialization/safetensors/crc32c.h"
 #include "sherd/serialization/wire/little_endian.h"
