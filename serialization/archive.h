@@ -57,7 +57,9 @@ class ArchiveSource {
 
 struct ArchiveSaveOptions {
   // Null: CheckpointFiles(). In any other one, the file is created beside
-  // `path` and renamed, whatever the path begins with.
+  // `path` and renamed, whatever the path begins with. So one that wraps
+  // CheckpointFiles() takes archives in stores by names that end in ".sherd"
+  // alone; others are kInvalidArgument.
   FileSystem* files = nullptr;
   // Makes the file durable. Without it a power failure may leave part of it
   // under its name.

@@ -623,6 +623,22 @@ TEST(ArchiveTest, SchemesAreNotThoseOfAnotherFileSystem) {
               IsOkAndHolds(::testing::ElementsAre("objects:state")));
 }
 
+TEST(ArchiveTest, OfAWrappedStoreOnlyNamesThatCanBeRenamedToAreTaken) {
+  ForwardingFiles files(CheckpointFiles());
+  const std::string store =
+      absl::StrCat("objects:", JoinPath(TestFolder(), "store"));
+  const StateDict state = StateOf({{"a", int64_t{1}}});
+  EXPECT_THAT(Save(state, JoinPath(store, "state"), {.files = &files}),
+              StatusIs(kInvalid, ".sherd"));
+  EXPECT_THAT(files.List(store), IsOkAndHolds(::testing::IsEmpty()));
+  const std::string path = JoinPath(store, "state.sherd");
+  ASSERT_THAT(Save(state, path, {.files = &files}), IsOk());
+  EXPECT_EQ(*SaveToString(*Load(path, {.files = &files})),
+            *SaveToString(state));
+  EXPECT_THAT(files.List(store),
+              IsOkAndHolds(::testing::ElementsAre("state.sherd")));
+}
+
 TEST(ArchiveTest, ASaveWithoutSyncDoesNotWaitForTheDisk) {
   const std::string path = JoinPath(TestFolder(), "state");
   FailFileOperation sync("sync*", "*", absl::DataLossError("x"),
