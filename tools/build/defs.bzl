@@ -97,20 +97,23 @@ _OF_PROGRAMS = [
 
 def _files_of_rooms(name, rooms, without):
     """The .cc and .h files in the folders `rooms` of the calling package, but for `without`."""
-    for pattern in without:
-        if not native.glob([pattern], allow_empty = True):
-            fail("%s: without %s, which does not exist" % (name, pattern))
     files = []
     for room in rooms:
         place = "" if room == "." else room + "/"
         found = native.glob(
             [place + "*.cc", place + "*.h"],
             allow_empty = True,  # Bazel 8 would refuse a room without a .cc file.
-            exclude = without + [place + pattern for pattern in _OF_PROGRAMS],
+            exclude = [place + pattern for pattern in _OF_PROGRAMS],
         )
         if not found:
             fail("%s: no sources in the room %s" % (name, room))
         files += found
+    for pattern in without:
+        of_others = native.glob([pattern], allow_empty = True)
+        own = [f for f in files if f not in of_others]
+        if len(own) == len(files):
+            fail("%s: without %s, which is not in its rooms" % (name, pattern))
+        files = own
     return files
 
 def sherd_cc_library(

@@ -101,10 +101,11 @@ class MacrosTest(unittest.TestCase):
     def test_rooms_and_exceptions_that_do_not_exist_are_refused(self):
         for arguments, text in [
                 ({"rooms": ["on"]}, "x: no sources in the room on"),
-                ({"rooms": ["in"], "without": ["in/b.cc"]}, "x: without in/b.cc, which does not"),
+                ({"rooms": ["in"], "without": ["in/b.cc"]}, "x: without in/b.cc, which is not in"),
+                ({"rooms": ["in"], "without": ["out/d.cc"]}, "x: without out/d.cc, which is not"),
         ]:
             with self.assertRaisesRegex(Failure, text):
-                self.room("in/a.cc", **arguments)
+                self.room("in/a.cc", "out/d.cc", **arguments)
 
     def test_a_benchmark_is_built_on_demand_only(self):
         [benchmark] = self.calls("cc_binary", "sherd_cc_benchmark", name="x", srcs=["x.cc"])
