@@ -116,9 +116,10 @@ class LongStep {
   LongStep& operator=(const LongStep&) = delete;
   ~LongStep();
 
-  // Called after every part of the step that takes a while; never blocks.
-  // Returns an error once the group has failed: the rest of the step is in
-  // vain, and Agree returns the same error.
+  // Called after every part of the step that takes a while; blocks only to
+  // receive the failure of an AgreementScope. Returns an error once the group
+  // or the scope has failed: the rest of the step is in vain, and Agree returns
+  // the same error.
   absl::Status MadeProgress();
 
   // As the functions of these names.
@@ -157,7 +158,8 @@ class LongStep {
 // P * n: notes[r * n + i] == (note of rank r)[i], for any status of rank r.
 // After an error notes are unspecified.
 //
-// Cost. The note travels with the status: one all_gather of 32 + n bytes.
+// Cost. The note travels with the status: one all_gather of 32 + n bytes. In an
+// AgreementScope it follows in one of n bytes.
 absl::Status AgreeAndGather(ProcessGroup& group, const OperationLabel& what,
                             const absl::Status& local, const AgreedValue& value,
                             ConstBytes note, MutableBytes notes,

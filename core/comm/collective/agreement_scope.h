@@ -27,7 +27,8 @@ namespace sherd::internal {
 // that receive it keep the error; until the outermost scope of the thread ends,
 // their agreements over this group return it without communication. Scopes
 // within scopes have one failure, the first: over another group, whose ranks
-// still wait, their next Agree brings it along.
+// still wait, their next Agree brings it along, with the ranks' numbers there;
+// the error is the same on all ranks of a group.
 //
 // Collective. All ranks of the group have a scope of it around the same code.
 //
@@ -56,8 +57,9 @@ class AgreementScope {
   // Records an error that all ranks of the group have. Returns the failure.
   absl::Status Fail(absl::Status status);
 
-  // That of the thread's scopes, or OK.
-  const absl::Status& failure() const;
+  // That of the thread's scopes, as this group has it if its ranks know of it;
+  // or OK.
+  absl::Status failure() const;
 
   // For agreements. Whether the thread has a scope of the group; its failure,
   // if the group's ranks know of it; and an error that they all have received.

@@ -402,6 +402,31 @@ TEST_P(AgreementTest, AScopeTakesAnErrorToAnyAgreementOfTheOthers) {
   }
 }
 
+// Rank 1 of the inner group is the last rank of the outer one.
+TEST(AgreementScopeTest, AFailureHasTheRanksOfEachGroup) {
+  constexpr int kRanks = 4;
+  RunLocalRanks(kRanks, [](ProcessGroup& group) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto inner, group.NewGroup({2, 3}));
+    internal::AgreementScope scope(Shared(group));
+    if (inner->is_member()) {
+      internal::AgreementScope within(inner);
+      const absl::Status status = within.Agree(
+          "inner", group.rank() == 3 ? absl::OutOfRangeError("no more")
+                                     : absl::OkStatus());
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kOutOfRange,
+                                   "inner: rank 1: no more"));
+      EXPECT_EQ(ErrorRank(status), 1);
+      EXPECT_EQ(GetErrorInfo(status).group, inner->name());
+    }
+    const absl::Status status = scope.Agree("outer", absl::OkStatus());
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kOutOfRange,
+                                 "outer: rank 2: inner: rank 1: no more"));
+    EXPECT_EQ(ErrorRank(status), 3);
+    EXPECT_EQ(GetErrorInfo(status).group, group.name());
+    EXPECT_EQ(scope.failure(), status);
+  });
+}
+
 TEST_P(AgreementTest, NotesTravelInAScopeToo) {
   RunLocalRanks(GetParam(), [](ProcessGroup& group) {
     const internal::AgreementScope scope(Shared(group));

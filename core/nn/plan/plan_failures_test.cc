@@ -179,7 +179,7 @@ TEST(PlanFailuresTest, ASharderMayShardAModuleOfItsOwnAndFailThen) {
   });
 }
 
-TEST(PlanFailuresTest, ASharderThatFailsOnOneRankIsNamedWhateverOthersCall) {
+TEST(PlanFailuresTest, ASharderThatFailsOnOneRankFailsAnyCallOfTheOthers) {
   using Call = std::function<absl::Status(ProcessGroup&)>;
   const std::vector<Call> calls = {
       [](ProcessGroup&) {
@@ -214,7 +214,7 @@ TEST(PlanFailuresTest, ASharderThatFailsOnOneRankIsNamedWhateverOthersCall) {
               EXPECT_THAT(call(group),
                           StatusIs(absl::StatusCode::kDataLoss, kPhrase));
             }
-            // Whatever the sharder makes of it.
+            // The error stays that of the plan.
             return ebc;
           });
       EXPECT_THAT(
@@ -247,7 +247,7 @@ TEST(PlanFailuresTest, AnErrorOfACollectiveOfTheSharderIsTheShardersOwn) {
   });
 }
 
-TEST(PlanFailuresTest, TheFailedRankKeepsItsCauseWhereTheOthersCannotHearIt) {
+TEST(PlanFailuresTest, TheFailedRankReportsItsCauseWhereTheGroupFails) {
   RunLocalRanks(kRanks, [](ProcessGroup& group) {
     const auto model = MakeModel();
     const std::string before = Contents(*model);
@@ -271,23 +271,29 @@ TEST(PlanFailuresTest, TheFailedRankKeepsItsCauseWhereTheOthersCannotHearIt) {
 
 TEST(PlanFailuresTest, AnInnerGroupsFailureReachesTheOuterGroup) {
   RunLocalRanks(kRanks, [](ProcessGroup& group) {
-    SHERD_ASSERT_OK_AND_ASSIGN(const auto pair, group.NewGroup({0, 1}));
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto pair, group.NewGroup({1, 2}));
+    const ShardingSpecPtr rows =
+        ChunkShardingSpec::Create(0, {"rank:1", "rank:2"}).value();
     const auto model = MakeModel();
     const std::string before = Contents(*model);
     const auto sharder =
         MakeSharder([&](const ModulePtr& ebc) -> absl::StatusOr<ModulePtr> {
           if (!pair->is_member()) return ebc;
-          SHERD_RETURN_IF_ERROR(ShardParameter(*ebc, PathOfBag(0), Chunks(0, 2),
-                                               {.group = pair}));
+          SHERD_RETURN_IF_ERROR(
+              ShardParameter(*ebc, PathOfBag(0), rows, {.group = pair}));
           const absl::Status status =
-              ShardParameter(*ebc, group.rank() == 1 ? "foo" : PathOfBag(1),
-                             Chunks(0, 2), {.group = pair});
+              ShardParameter(*ebc, group.rank() == 2 ? "foo" : PathOfBag(1),
+                             rows, {.group = pair});
           EXPECT_THAT(status, StatusIs(kNotFound, "has no attribute `foo`"));
-          // Whatever the sharder makes of it.
+          // The error stays that of the plan.
           return ebc;
         });
-    EXPECT_THAT(ShardModule(*model, {.plan = {{"ebc", sharder}}}),
-                StatusIs(kNotFound, "has no attribute `foo`"));
+    const absl::Status status =
+        ShardModule(*model, {.plan = {{"ebc", sharder}}});
+    EXPECT_THAT(status, StatusIs(kNotFound,
+                                 "shard_module: rank 1: shard_module: "
+                                 "rank 1: "));
+    EXPECT_EQ(ErrorRank(status), 2);
     EXPECT_EQ(Contents(*model), before);
     EXPECT_THAT(group.Barrier(), IsOk());
   });

@@ -28,8 +28,9 @@ absl::Status ShardingTransaction::Fail(absl::Status status) {
 }
 
 absl::Status ShardingTransaction::Finish() {
-  if (!scope_.failure().ok() && before_.ok()) before_->Restore();
-  return scope_.failure();
+  absl::Status failure = scope_.failure();
+  if (!failure.ok() && before_.ok()) before_->Restore();
+  return failure;
 }
 
 }  // namespace sherd::internal
