@@ -26,10 +26,11 @@ class Sharder {
   // such a call is one of the whole plan, whatever Shard returns.
   //
   // Called by every rank of the group, with the module at the same path. If it
-  // fails on one rank, collective operations of this library over the plan's
-  // group that it has begun on others return the error of that rank. Calls of
-  // ProcessGroup itself, and those over other groups, end with an error that
-  // names the rank, but not why it is missing.
+  // fails on one rank, operations on sharded tensors and modules over the
+  // plan's group that it has begun on others return the error of that rank.
+  // Calls of ProcessGroup, Coalescer and tensor_collectives.h, and those over
+  // other groups, end with an error that names the rank, but not why it is
+  // missing.
   virtual absl::StatusOr<std::shared_ptr<Module>> Shard(
       const std::shared_ptr<Module>& module) = 0;
 };
@@ -147,7 +148,8 @@ absl::Status ShardParameter(Module& module, absl::string_view name,
 //
 // Cost. Those of ShardParameter for each parameter, with the first rounds once;
 // a small round for each sharder, and for each spec that follows one. One walk
-// through the tree, and one more after sharders: O(n log n) for n entries.
+// through the tree, O(n log n) for n entries, and one more after each sharder
+// that a spec follows, and at the end after sharders.
 absl::Status ShardModule(Module& module, const ShardingPlan& plan,
                          const ShardOptions& options = {});
 

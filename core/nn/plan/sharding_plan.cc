@@ -89,8 +89,10 @@ class PlanRun {
     absl::StatusOr<std::vector<std::string>> all =
         AllGatherStrings(*group_, tree_->TiesOf(plan_));
     if (!all.ok()) return transaction_.Fail(all.status());
-    // ShardTensor refuses a source that is no rank.
-    if (src_rank_ < 0 || src_rank_ >= group_->size()) return absl::OkStatus();
+    // ShardTensor refuses a source that is no rank: other ranks may have one.
+    if (src_rank_ < 0 || src_rank_ >= group_->size()) {
+      return transaction_.Agree(absl::OkStatus());
+    }
     ties_ = std::move((*all)[static_cast<size_t>(src_rank_)]);
     return transaction_.Agree(tree_->TieAs(ties_, plan_));
   }

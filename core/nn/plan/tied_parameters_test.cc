@@ -225,6 +225,26 @@ TEST(TiedParametersTest, TensorsWithoutElementsOfOtherSizesAreRefused) {
   });
 }
 
+TEST(TiedParametersTest, ASourceThatIsNoRankIsRefusedAfterTheTies) {
+  RunLocalRanks(kRanks, [](ProcessGroup& group) {
+    const auto model = MakeTiedModel();
+    const std::string before = Contents(*model);
+    // All ranks are in the same call.
+    const auto sharder =
+        MakeSharder([&](const ModulePtr& ebc) -> absl::StatusOr<ModulePtr> {
+          EXPECT_THAT(group.Barrier(), IsOk());
+          return ebc;
+        });
+    EXPECT_THAT(ShardModule(*model,
+                            {.plan = {{"ebc", sharder},
+                                      {"fc.weight", Chunks(0, kRanks)}}},
+                            {.src_rank = group.rank() == 1 ? kRanks : 0}),
+                StatusIs(kInvalid, "src_rank"));
+    EXPECT_EQ(Contents(*model), before);
+    EXPECT_THAT(ShardParameter(*model, "fc.weight", Chunks(0, kRanks)), IsOk());
+  });
+}
+
 TEST(TiedParametersTest, AModuleWithTwoPathsMayHaveNoElements) {
   RunLocalRanks(2, [](ProcessGroup& group) {
     TestModule root;
