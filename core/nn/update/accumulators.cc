@@ -35,12 +35,14 @@ struct TableKey {
   const void* data = nullptr;
   int64_t rows = 0;
   int64_t columns = 0;
+  // From a row to the next; 0 if there is none.
+  int64_t stride = 0;
 
   friend bool operator<(const TableKey& a, const TableKey& b) {
     if (a.memory.owner_before(b.memory)) return true;
     if (b.memory.owner_before(a.memory)) return false;
-    return std::tie(a.data, a.rows, a.columns) <
-           std::tie(b.data, b.rows, b.columns);
+    return std::tie(a.data, a.rows, a.columns, a.stride) <
+           std::tie(b.data, b.rows, b.columns, b.stride);
   }
 };
 
@@ -54,7 +56,8 @@ TableKey KeyOf(const EmbeddingTable& table) {
   return {.memory = tensor.storage(),
           .data = tensor.data(),
           .rows = tensor.sizes()[0],
-          .columns = tensor.sizes()[1]};
+          .columns = tensor.sizes()[1],
+          .stride = tensor.sizes()[0] > 1 ? tensor.strides()[0] : 0};
 }
 
 // The accumulators of this process, by table. Each access also looks at some

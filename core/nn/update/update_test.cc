@@ -88,6 +88,22 @@ TEST(UpdateTest, AnAccumulatorIsReleasedAfterItsTable) {
   EXPECT_FALSE(of_kept.expired());
 }
 
+TEST(UpdateTest, ViewsOfOtherRowsHaveTheirOwnAccumulators) {
+  const Tensor memory = Tensor::Ones({8, 2}).value();
+  const auto storage = memory.storage();
+  const Tensor first =
+      Tensor::FromStorageStrided(storage, 0, {4, 2}, {2, 1}, kFloat32).value();
+  const Tensor even =
+      Tensor::FromStorageStrided(storage, 0, {4, 2}, {4, 1}, kFloat32).value();
+  const Tensor ids = Tensor::FromSpan<int64_t>({3, 1}, {2, 1}).value();
+  ASSERT_THAT(Update({{first, {ids}}}, {Tensor::Ones({2, 2}).value()},
+                     {.rule = SparseRule::kAdagrad}),
+              IsOk());
+  EXPECT_FALSE(GetAccumulator(first).is_none());
+  EXPECT_FALSE(GetAccumulator(first.Narrow({0, 0}, {4, 2}).value()).is_none());
+  EXPECT_TRUE(GetAccumulator(even).is_none());
+}
+
 TEST(UpdateTest, AnAccumulatorGoesWhereReshardMovesItsTable) {
   RunLocalRanks(2, [](ProcessGroup&) {
     const auto rows =
