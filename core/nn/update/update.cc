@@ -122,6 +122,11 @@ absl::Status UpdateCall::Prepare() {
                                           mine_.gradients[t])));
     SHERD_RETURN_IF_ERROR(
         OfTable(t, internal::CheckTableWritable(lookups_[t].table)));
+    // Those of a plan stay where they are.
+    if (!mine_.shards) {
+      SHERD_RETURN_IF_ERROR(
+          OfTable(t, internal::CheckShardsApart(lookups_[t].table)));
+    }
     const auto same = std::find_if(
         lookups_.begin(), lookups_.begin() + static_cast<std::ptrdiff_t>(t),
         [&](const TableLookUp& lookup) {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/sharding/tensor/local_shards.h"
 #include "sherd/core/sharding/tensor/sharded_tensor_access.h"
 #include "sherd/core/tensor/shape.h"
 
@@ -45,6 +46,14 @@ absl::Status CheckTableWritable(const EmbeddingTable& table) {
     SHERD_RETURN_IF_ERROR(check(shard.tensor));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckShardsApart(const EmbeddingTable& table) {
+  const auto* const sharded = std::get_if<ShardedTensor>(&table);
+  if (sharded == nullptr || sharded->local_shards().size() < 2) {
+    return absl::OkStatus();
+  }
+  return CheckDestinations(sharded->local_shards());
 }
 
 absl::Status HoldGradient(const Tensor& gradient, const PlannedTable& table,

@@ -15,6 +15,9 @@ absl::Status CheckUpdateOptions(const UpdateOptions& options);
 
 absl::Status CheckTableWritable(const EmbeddingTable& table);
 
+// Refuses shards of this rank that share memory: each has a step of its own.
+absl::Status CheckShardsApart(const EmbeddingTable& table);
+
 // Sets `held` to the contiguous elements of the gradient of a lookup.
 absl::Status HoldGradient(const Tensor& gradient, const PlannedTable& table,
                           Tensor& held);

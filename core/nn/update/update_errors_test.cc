@@ -269,6 +269,23 @@ TEST(UpdateErrorsTest, RowsThatCoincideAreRefusedBeforeAnotherTableChanges) {
   });
 }
 
+TEST(UpdateErrorsTest, ShardsThatShareMemoryAreRefused) {
+  const Tensor half = Tensor::Ones({5, 4}).value();
+  ShardedTensorMetadata metadata = {.size = {10, 4}};
+  std::vector<Shard> shards;
+  for (const int64_t first : {0, 5}) {
+    metadata.shards.push_back(
+        {.offsets = {first, 0}, .sizes = {5, 4}, .placement = "rank:0/cpu"});
+    shards.push_back({half, metadata.shards.back()});
+  }
+  const ShardedTensor table =
+      ShardedTensor::WithoutGroup(shards, metadata).value();
+  EXPECT_THAT(
+      Update({{table, {Ids({1, 6}, {1, 2})}}}, {Tensor::Ones({1, 4}).value()}),
+      StatusIs(kInvalid, "table 0: destinations"));
+  EXPECT_THAT(half, TensorBitwiseEq(Tensor::Ones({5, 4}).value()));
+}
+
 TEST(UpdateErrorsTest, WithoutAGroupAccumulatorsHaveTheTablesLayout) {
   for (const SparseRule rule :
        {SparseRule::kAdagrad, SparseRule::kRowWiseAdagrad}) {
