@@ -57,6 +57,18 @@ bool AddFileNames(const ManifestReader& manifest,
   return true;
 }
 
+// Where the clock is behind the last save, the next ones are up to a second's
+// nanoseconds ahead of that.
+constexpr uint64_t kIdsAhead = uint64_t{1} << 30;
+
+// That of a new save, above `last`. No two saves have the same, also if both
+// begin after `last`, with clocks that are behind it: lease and names of files
+// tell them apart by it.
+uint64_t NewSaveNumber(uint64_t last) {
+  const auto now = static_cast<uint64_t>(absl::ToUnixNanos(absl::Now()));
+  return now > last ? now : last + 1 + now % kIdsAhead;
+}
+
 }  // namespace
 
 SaveDirectory::SaveDirectory(FileSystem& files, std::string path, bool sync,
@@ -95,14 +107,13 @@ absl::StatusOr<uint64_t> SaveDirectory::TakeLease(
   SHERD_RETURN_IF_ERROR(Refresh().status());
   std::string last;
   const uint64_t number = index_->last_number(&last);
-  if (number == std::numeric_limits<uint64_t>::max()) {
+  if (number > std::numeric_limits<uint64_t>::max() - kIdsAhead) {
     return absl::FailedPreconditionError(absl::StrCat(
         JoinPath(path_, last), " has the save id ", SaveIdText(number),
         ", expected one that a later save can exceed; "
         "load the checkpoint and save it to another directory"));
   }
-  const uint64_t id = std::max(
-      static_cast<uint64_t>(absl::ToUnixNanos(absl::Now())), number + 1);
+  const uint64_t id = NewSaveNumber(number);
   SHERD_ASSIGN_OR_RETURN(lease_,
                          CheckpointLease::Take(files_, path_, SaveIdText(id),
                                                {lease_duration, sync_}));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "sherd/serialization/manifest/manifest.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/manifest/manifest_names.h"
+#include "sherd/serialization/wire/little_endian.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/matchers.h"
 
@@ -30,6 +32,7 @@ using sherd::testing::FailFileOperation;
 using sherd::testing::IsOk;
 using sherd::testing::StatusIs;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
 
 // When a rename of a staged manifest takes effect that is reported as unknown.
@@ -165,6 +168,33 @@ TEST(SaveDirectoryTest, OfASwitchThatFindsNoSpaceTheDataFilesGo) {
     EXPECT_EQ(std::count(names.begin(), names.end(), data),
               absl::IsResourceExhausted(error) ? 0 : 1);
   }
+}
+
+// Of two hosts whose clocks are behind that of the one that saved last.
+TEST(SaveDirectoryTest, SavesAfterTheSameOneHaveNumbersOfTheirOwn) {
+  const std::string path =
+      JoinPath(::testing::TempDir(), "save_directory_numbers");
+  EXPECT_THAT(FileSystem::Posix().RemoveAll(path), IsOk());
+  ASSERT_THAT(FileSystem::Posix().CreateDirectories(path), IsOk());
+  constexpr uint64_t kLast = 0x7fff'ffff'0000'0000;
+  Manifest manifest = SampleManifest();
+  manifest.save_id = "7fffffff00000000";
+  SHERD_ASSERT_OK_AND_ASSIGN(const std::string bytes, EncodeManifest(manifest));
+  ASSERT_THAT(
+      WriteFileAtomically(FileSystem::Posix(),
+                          JoinPath(path, kManifestFileName), AsBytes(bytes)),
+      IsOk());
+  std::set<uint64_t> ids;
+  for (int i = 0; i < 3; ++i) {
+    SaveDirectory directory(FileSystem::Posix(), path, /*sync=*/true,
+                            [] { return absl::OkStatus(); });
+    SHERD_ASSERT_OK_AND_ASSIGN(const uint64_t id,
+                               directory.Take(absl::Minutes(2), 0));
+    EXPECT_GT(id, kLast);
+    EXPECT_LE(id, kLast + (uint64_t{1} << 30));
+    ids.insert(id);
+  }
+  EXPECT_THAT(ids, SizeIs(3));
 }
 
 }  // namespace
