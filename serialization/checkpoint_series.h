@@ -100,9 +100,11 @@ struct LatestStep {
 // others.
 //
 // Order. One writer at a time saves to a directory, over all of its steps; each
-// save takes the lease, as SaveCheckpoint does. Several jobs that save to one
-// directory destroy nothing of one another but what the retention of each
-// removes.
+// save takes the lease, as SaveCheckpoint does. So two jobs destroy nothing of
+// one another in a save. Between saves, an object that has saved ends with
+// kAborted at its next save if another has saved a step since: of a job that
+// lives on beside its restart the restart goes on, and its steps do not fall to
+// the retention of the former.
 //
 // After a rollback. A job may save smaller steps than are there. Those above
 // stay, and Latest() goes by number: call RemoveAfter(step) first, where the
@@ -173,6 +175,9 @@ class CheckpointSeries {
   // buffers, errors, cost. Also:
   //   kInvalidArgument  `step` is negative, or differs between ranks.
   //   any               From the last SaveAsync, once: nothing was saved.
+  //   kAborted          Also if another job has saved a step since the first
+  //                     save of this object; the message has the manifest's
+  //                     path. Nothing was saved, nor will be by this object.
   //   kUnknown          The step is there, and a load finds it, but may not
   //                     outlast a loss of power; or an object store gave no
   //                     answer, and it is there or not. Nothing was removed.

@@ -90,6 +90,8 @@ absl::StatusOr<uint64_t> SaveDirectory::Take(absl::Duration lease_duration,
             : files_.CreateDirectories(path_));
   SHERD_ASSIGN_OR_RETURN(const uint64_t id, TakeLease(lease_duration));
   SHERD_RETURN_IF_ERROR(RemoveLeftovers(id));
+  SHERD_RETURN_IF_ERROR(CheckNoOtherJob());
+  index_->BeginSave(id);
   SHERD_RETURN_IF_ERROR(CheckSpace(tensor_bytes, "the checkpoint"));
   return id;
 }
@@ -166,6 +168,17 @@ absl::Status SaveDirectory::RemoveLeftovers(uint64_t id) {
   }
   if (unused.empty() || !ManifestWillLast()) return absl::OkStatus();
   return RemoveUnused(unused);
+}
+
+absl::Status SaveDirectory::CheckNoOtherJob() const {
+  const std::string step = index_->StepOfAnotherJob();
+  if (step.empty()) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat(
+      JoinPath(path_, step), " (save ",
+      SaveIdText(index_->entries().at(step).number),
+      ") was saved by another job since this one saved here; one job at a time "
+      "saves to a directory: end this one if the other goes on in its place, "
+      "otherwise end that one and open the series again"));
 }
 
 // Of another holder nothing may go, whatever this one knows.

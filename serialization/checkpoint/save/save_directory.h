@@ -47,7 +47,9 @@ class SaveDirectory {
   // space for `tensor_bytes`. Returns the number of the save: nanoseconds since
   // 1970, and more than that of the checkpoint that is there, so that of
   // several saves the newest is known.
-  //   kAborted  Also if another save ended in between and has a later number.
+  //   kAborted  Also if another save ended in between and has a later number;
+  //             or if the index remembers a save and a step that is there is
+  //             of a later one by another job.
   absl::StatusOr<uint64_t> Take(absl::Duration lease_duration,
                                 int64_t tensor_bytes);
 
@@ -114,6 +116,7 @@ class SaveDirectory {
  private:
   absl::Status RemoveStaged();
   absl::Status RemoveLeftovers(uint64_t id);
+  absl::Status CheckNoOtherJob() const;
   absl::Status RemoveUnused(const std::vector<std::string>& names);
   absl::StatusOr<std::vector<std::string>> Refresh();
   absl::Status Place(const std::string& staged, const std::string& bytes);

@@ -283,22 +283,46 @@ TEST_F(CheckpointSeriesTest, ManifestsOfOtherStepsAreReadOnce) {
   });
 }
 
+// One that lives on beside its restart, whose steps are smaller.
+TEST_F(CheckpointSeriesTest, AJobThatFindsTheStepOfAnotherSavesNoMore) {
+  ASSERT_THAT(Save(1, {0, 8}), IsOk());
+  RunLocalRanks(1, [&](ProcessGroup&) {
+    const SeriesOptions keep_two = {.keep_last = 2};
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        CheckpointSeries former,
+        CheckpointSeries::Open(path_, nullptr, keep_two));
+    SHERD_ASSERT_OK_AND_ASSIGN(CheckpointSeries restart,
+                               CheckpointSeries::Open(path_));
+    const auto save = [](CheckpointSeries& series, int64_t step) {
+      return series.Save(step, MakeTensors(1, SeedOf(step)));
+    };
+    ASSERT_THAT(save(former, 9), IsOk());
+    ASSERT_THAT(save(restart, 5), IsOk());
+    const auto is_refused =
+        StatusIs(absl::StatusCode::kAborted, HasSubstr(StepManifestName(5)));
+    EXPECT_THAT(save(former, 10), is_refused);
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        SaveHandle handle, former.SaveAsync(10, MakeTensors(1, SeedOf(10))));
+    EXPECT_THAT(handle.Durable(), is_refused);
+    EXPECT_THAT(former.Flush(), is_refused);
+    // It replaces a step of the other one, too.
+    EXPECT_THAT(save(restart, 9), IsOk());
+    EXPECT_THAT(save(restart, 10), IsOk());
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        former, CheckpointSeries::Open(path_, nullptr, keep_two));
+    EXPECT_THAT(save(former, 11), IsOk());
+    EXPECT_THAT(save(restart, 12), StatusIs(absl::StatusCode::kAborted));
+  });
+  ExpectExactly(path_, 1, {10, 11});
+}
+
 // Each has the other's steps not in mind.
 TEST_F(CheckpointSeriesTest, JobsThatTakeTurnsKeepEachOthersFiles) {
-  RunLocalRanks(1, [&](ProcessGroup&) {
-    SHERD_ASSERT_OK_AND_ASSIGN(CheckpointSeries a,
-                               CheckpointSeries::Open(path_));
-    SHERD_ASSERT_OK_AND_ASSIGN(CheckpointSeries b,
-                               CheckpointSeries::Open(path_));
-    for (int64_t step = 0; step < 6; ++step) {
-      EXPECT_THAT(
-          (step % 2 == 0 ? a : b).Save(step, MakeTensors(1, SeedOf(step))),
-          IsOk());
-    }
-    // One that the other knows, with new files.
-    EXPECT_THAT(a.Save(1, MakeTensors(1, SeedOf(1))), IsOk());
-    EXPECT_THAT(b.Save(6, MakeTensors(1, SeedOf(6))), IsOk());
-  });
+  for (int64_t step = 0; step < 6; ++step) {
+    ASSERT_THAT(Save(1, {step}), IsOk());
+  }
+  // One that is there, with new files.
+  ASSERT_THAT(Save(1, {1, 6}), IsOk());
   ExpectExactly(path_, 1, {0, 1, 2, 3, 4, 5, 6});
 }
 

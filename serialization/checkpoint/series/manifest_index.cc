@@ -111,6 +111,18 @@ std::vector<StepState> ManifestIndex::steps() const {
   return steps;
 }
 
+std::string ManifestIndex::StepOfAnotherJob() const {
+  for (const auto& [name, entry] : entries_) {
+    if (!own_.empty() && StepOfManifestName(name).has_value() &&
+        entry.number > *own_.begin() && !own_.contains(entry.number)) {
+      return name;
+    }
+  }
+  return "";
+}
+
+void ManifestIndex::BeginSave(uint64_t number) { own_.insert(number); }
+
 void ManifestIndex::Placed(const std::string& name, const Manifest& manifest) {
   Entry entry = {.number = NumberOf(manifest)};
   for (const ManifestFile& file : manifest.files) {

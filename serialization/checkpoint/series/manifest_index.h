@@ -58,8 +58,13 @@ class ManifestIndex {
   absl::flat_hash_set<std::string> in_use() const;
   // Of a series, ascending.
   std::vector<StepState> steps() const;
+  // The manifest of a step whose number is above that of the first save of this
+  // process and of none of its saves; empty if there is none.
+  std::string StepOfAnotherJob() const;
 
-  // What this process does itself.
+  // What this process does itself. BeginSave: of each save, before it places a
+  // manifest, and whatever comes of it.
+  void BeginSave(uint64_t number);
   void Placed(const std::string& name, const Manifest& manifest);
   void Removed(const std::string& name);
 
@@ -67,6 +72,8 @@ class ManifestIndex {
   std::map<std::string, Entry> entries_;
   // Manifests and data files, as Refresh saw them and this process left them.
   std::set<std::string> names_;
+  // The numbers of this process's saves.
+  std::set<uint64_t> own_;
 };
 
 // The number of the save that wrote a manifest; 0 for version 1.
