@@ -293,6 +293,14 @@ struct LoadOptions {
   // the group's shard_allocator(), which bound what a process keeps
   // (SetHeapPoolCapacity), for the next load: that touches no fresh pages.
   int64_t memory_budget = int64_t{256} << 20;
+  // True: compares, once all is loaded, the elements of each tensor with the
+  // fingerprint that the save computed of it as a whole, and so checks what
+  // came after the files: exchanges between ranks, devices, memory. Not of
+  // tensors that are converted, nor of a checkpoint of version 1, which has no
+  // fingerprints; of replicas one is checked. Costs a pass over the
+  // destinations and two small collectives, of which one has 4 bytes per
+  // tensor. The same on all ranks.
+  bool check_elements = false;
   // How long a rank may read nothing, and of each collective of an exchange of
   // data. Unset: the group's timeout. The same on all ranks.
   std::optional<absl::Duration> timeout = std::nullopt;
@@ -339,7 +347,9 @@ struct LoadOptions {
 //   kUnimplemented       A later version wrote the checkpoint.
 //   kDataLoss            Manifest or data are damaged or incomplete, or a data
 //                        file is missing; the message names file, tensor and
-//                        offset.
+//                        offset. Or LoadOptions::check_elements finds other
+//                        elements than were saved; the message names the
+//                        tensor.
 //   kResourceExhausted   The manifest exceeds a limit of manifest_codec.h, or
 //                        memory is short.
 //   kUnavailable         A rank died; the message names it.

@@ -208,6 +208,7 @@ TEST_F(LoadTest, AnyLayoutsOfOneWorldLoadIntoAnyOthersOfAnother) {
       ASSERT_THAT(LoadCheckpointInto(path_, Pointers(tensors), nullptr,
                                      {.convert = true,
                                       .min_read_bytes = made.min_read_bytes,
+                                      .check_elements = i % 2 == 0,
                                       .threads = made.threads,
                                       .stats = &stats}),
                   IsOk());

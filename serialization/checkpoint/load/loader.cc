@@ -126,7 +126,8 @@ std::string Loader::DescribeCall() const {
       "path ", PrintableLine(path_), "\nmin_read_bytes ",
       options_.min_read_bytes, "\nmemory_budget ", options_.memory_budget,
       "\nstrict ", options_.strict ? "true" : "false", "\nconvert ",
-      options_.convert ? "true" : "false", "\nreport ",
+      options_.convert ? "true" : "false", "\ncheck_elements ",
+      options_.check_elements ? "true" : "false", "\nreport ",
       options_.report != nullptr ? "wanted" : "not wanted", "\nsave ", save_id_,
       "\n");
   for (const RenameRule& rule : options_.rename) {
@@ -154,6 +155,7 @@ absl::Status Loader::Prepare() {
       .Add(options_.memory_budget)
       .Add(options_.strict ? 1 : 0)
       .Add(options_.convert ? 1 : 0)
+      .Add(options_.check_elements ? 1 : 0)
       .Add(options_.report != nullptr ? 1 : 0);
   for (const RenameRule& rule : options_.rename) {
     fingerprint_.Add(rule.loaded).Add(rule.saved);

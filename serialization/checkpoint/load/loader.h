@@ -46,7 +46,7 @@ namespace sherd {
 // with an agreement and an exchange of data: in the first a rank reads what
 // goes straight into place, in each a round of every LoadExchange; then
 // replicas are copied; and at the end the ranks report, and check together the
-// chunks that several of them read.
+// chunks that several of them read and, if they are asked to, what they loaded.
 class Loader {
  public:
   // The checkpoint when a load has failed, as seen by the rank that sees most:
@@ -191,6 +191,7 @@ class Loader {
       absl::Span<const PartialChunk> mine, absl::Span<const Note> notes);
   absl::StatusOr<std::vector<PartialChunk>> TradePartial(
       std::vector<PartialChunk> mine);
+  absl::Status CheckElements();
 
   const std::string& path_;
   // The beginning of error messages.

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <optional>
 #include <tuple>
 #include <type_traits>
@@ -8,14 +9,18 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "sherd/core/base/parallel_run.h"
+#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/sharding/transfer/reshard_executor.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/serialization/checkpoint/host_share.h"
+#include "sherd/serialization/checkpoint/load/loaded_fingerprint.h"
 #include "sherd/serialization/checkpoint/load/loader.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
+#include "sherd/serialization/safetensors/crc32c.h"
 
 namespace sherd {
 namespace {
@@ -312,6 +317,7 @@ absl::Status Loader::Finish() {
   absl::Duration ignored;
   EndPhase(ignored);
   SHERD_RETURN_IF_ERROR(CheckPartial(std::move(partial), notes));
+  if (options_.check_elements) SHERD_RETURN_IF_ERROR(CheckElements());
   EndPhase(stats_.check);
   return absl::OkStatus();
 }
@@ -394,6 +400,42 @@ absl::StatusOr<std::vector<PartialChunk>> Loader::TradePartial(
   }
   SHERD_RETURN_IF_ERROR(group_.AllToAllV(sends, recvs, collective_));
   return all;
+}
+
+// Compares what the destinations have with what was saved. After it all ranks
+// have the same sums, and so the same result.
+absl::Status Loader::CheckElements() {
+  std::vector<uint32_t> sums(items_.size());
+  std::vector<int64_t> load(static_cast<size_t>(group_.size()));
+  absl::Status status;
+  BeginStep(false);
+  for (size_t i = 0; i < items_.size() && status.ok(); ++i) {
+    const ShardedTensor& tensor = items_[i].tensor;
+    const absl::StatusOr<uint32_t> sum = LoadedFingerprint(
+        tensor, LayoutOf(tensor).has_replicas, group_.rank(),
+        absl::MakeSpan(load), [this] { return step_->MadeProgress(); });
+    status = sum.status();
+    if (sum.ok()) sums[i] = *sum;
+  }
+  SHERD_RETURN_IF_ERROR(step_->Agree(status));
+  step_.reset();
+  SHERD_RETURN_IF_ERROR(InOperation(
+      operation_, group_.AllReduce<uint32_t>(absl::MakeSpan(sums),
+                                             ReduceOp::kBxor, collective_)));
+  for (size_t i = 0; i < items_.size(); ++i) {
+    const ManifestTensor& saved = *items_[i].saved;
+    if (!saved.fingerprint || items_[i].dtype != saved.dtype) continue;
+    const uint32_t loaded =
+        Crc32cFromLinear(sums[i], static_cast<uint64_t>(saved.bytes()));
+    if (loaded == *saved.fingerprint) continue;
+    return absl::DataLossError(absl::StrFormat(
+        "tensor %s: what was read is sound, but the elements that were loaded "
+        "have the fingerprint %08x, expected %08x, that of those that were "
+        "saved; they were changed between file and destination: load again, "
+        "and check the memory of the ranks if that does not help",
+        Quoted(NameOf(items_[i])), loaded, *saved.fingerprint));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace sherd
