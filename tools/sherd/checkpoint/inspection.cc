@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -104,6 +105,7 @@ absl::StatusOr<Inspection> FromCheckpoint(const CheckpointReader& reader) {
                            NumBytes(tensor.sizes(), tensor.dtype));
     InspectedTensor inspected = {tensor.name, tensor.dtype, tensor.sizes(),
                                  bytes, LayoutOf(tensor)};
+    inspected.fingerprint = tensor.fingerprint;
     for (int64_t i = 0; i < tensor.num_shards(); ++i) {
       inspected.shards.push_back(FromManifestShard(manifest, tensor, i));
     }
@@ -294,12 +296,16 @@ nlohmann::json ToJson(const InspectedTensor& tensor) {
     AppendExtents(shard.extents, item);
     shards.push_back(std::move(item));
   }
-  return {{"name", tensor.name},
-          {"dtype", std::string(Name(tensor.dtype))},
-          {"shape", ToJson(tensor.shape)},
-          {"bytes", tensor.bytes},
-          {"layout", tensor.layout},
-          {"shards", std::move(shards)}};
+  nlohmann::json json = {{"name", tensor.name},
+                         {"dtype", std::string(Name(tensor.dtype))},
+                         {"shape", ToJson(tensor.shape)},
+                         {"bytes", tensor.bytes},
+                         {"layout", tensor.layout},
+                         {"shards", std::move(shards)}};
+  if (tensor.fingerprint) {
+    json["fingerprint"] = absl::StrFormat("%08x", *tensor.fingerprint);
+  }
+  return json;
 }
 
 }  // namespace

@@ -49,6 +49,8 @@ struct InspectedTensor {
   // "one piece", "chunks of dimension 0", "boxes".
   std::string layout;
   std::vector<InspectedShard> shards;
+  // Of a checkpoint: the CRC-32C of all elements, which no layout changes.
+  std::optional<uint32_t> fingerprint;
 };
 
 struct InspectedFile {

@@ -223,6 +223,8 @@ TEST(InspectionTest, JsonHoldsEveryShard) {
   const auto& weight = json["tensors"][1];
   EXPECT_EQ(weight["name"], "weight");
   EXPECT_EQ(weight["shape"], (std::vector<int64_t>{5, 6}));
+  // The CRC-32C of 30 times 1.5f, in whatever shards.
+  EXPECT_EQ(weight["fingerprint"], "f8f269c9");
   ASSERT_EQ(weight["shards"].size(), 2u);
   EXPECT_EQ(weight["shards"][1]["offsets"], (std::vector<int64_t>{3, 0}));
   EXPECT_EQ(weight["shards"][1]["sizes"], (std::vector<int64_t>{2, 6}));
