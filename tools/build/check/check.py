@@ -19,6 +19,7 @@ import layering  # noqa: E402
 import lints  # noqa: E402
 import parts  # noqa: E402
 import progress  # noqa: E402
+import public_labels  # noqa: E402
 import results  # noqa: E402
 import tidy  # noqa: E402
 import tree  # noqa: E402
@@ -54,6 +55,7 @@ class Check:
         self.deep = deep
         self.tally = results.Tally()
         self.workspace = tree.ROOT
+        self.rules_xml = None
         self.progress = progress.Progress()
 
     def step(self, name, function):
@@ -151,9 +153,12 @@ class Check:
             bad = [f for found in pool.map(run, chunks) for f in found]
         return ["%s: run clang-format -i" % f for f in bad]
 
-    def layering(self):
-        return layering.check(self.query("//...", "--output=xml", "--notool_deps",
-                                         "--noimplicit_deps"))
+    def rules(self):
+        """XML of all rules of this workspace, which several steps read."""
+        if self.rules_xml is None:
+            self.rules_xml = self.query("//...", "--output=xml", "--notool_deps",
+                                        "--noimplicit_deps")
+        return self.rules_xml
 
     def gpu_tests(self):
         return gpu_tests.check(self.query("tests(//...)", "--output=xml"))
@@ -339,7 +344,8 @@ class Check:
         for name, lint in lints.ALL:
             self.step("lint: " + name, lint)
         self.step("shell scripts", self.shell)
-        self.step("layering", self.layering)
+        self.step("layering", lambda: layering.check(self.rules()))
+        self.step("public labels", lambda: public_labels.check(self.rules()))
         self.step("layering of rooms", layering.check_rooms)
         self.step("tags of GPU tests", self.gpu_tests)
 

@@ -280,17 +280,6 @@ class LintsTest(unittest.TestCase):
         self.assertFalse(self.lint(lints.links, "[a](x.md) [b](http://b.c/d)", "core/x.md"))
         self.assertTrue(self.lint(lints.links, "[a](y.md#there)", "core/x.md"))
 
-    def test_what_other_repositories_see_is_listed(self):
-        def public(text, *listed):
-            return self.lint(lambda paths: lints.public_labels(paths, list(listed)), text,
-                             "core/BUILD.bazel")
-        everybody = 'sherd_cc_library(name = "a", visibility = ["//visibility:public"])'
-        ours = everybody.replace("visibility:public", ":__subpackages__")
-        self.assertFalse(public(everybody, "//core:a"))
-        self.assertTrue(public(everybody, "//core:b"))
-        self.assertTrue(public(ours, "//core:a"))
-        self.assertTrue(public(ours + "\n" + everybody.replace('"a"', '"b"'), "//core:a"))
-
     def test_a_room_holds_a_concept_and_a_package_says_what_for(self):
         package = ["a/BUILD.bazel", "a/README.md", "a/a.h"]
         room = ["a/room/s%d.cc" % n for n in range(25)] + ["a/room/s0_test.cc"]

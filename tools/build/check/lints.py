@@ -1,6 +1,5 @@
 """Rules about C++ files that a compiler does not know. Each returns messages."""
 
-import ast
 import collections
 import os
 import re
@@ -161,29 +160,6 @@ def links(paths=None):
     return found
 
 
-_PUBLIC_LABELS = "tools/build/public_labels.txt"
-
-
-def public_labels(build_files=None, listed=None):
-    """Targets of public visibility are those of the list, and no others."""
-    listed = listed or re.findall(r"^//.*$", tree.read(_PUBLIC_LABELS), re.MULTILINE)
-    found = []
-    for path in build_files or tree.files("BUILD.bazel"):
-        if path.startswith("tools/build/"):
-            continue  # Macros of .bzl files use them in other repositories.
-        for statement in ast.parse(tree.read(path)).body:
-            if not isinstance(getattr(statement, "value", None), ast.Call):
-                continue
-            arguments = {k.arg: k.value for k in statement.value.keywords}
-            if "name" in arguments and "//visibility:public" in ast.unparse(
-                    arguments.get("visibility", ast.List([]))):
-                found.append("//%s:%s" % (path.rpartition("/")[0],
-                                          ast.literal_eval(arguments["name"])))
-    return ["%s: %s" % (label, "is public: list it in %s, or narrow it" % _PUBLIC_LABELS
-                        if label in found else "is listed in %s, but not public" % _PUBLIC_LABELS)
-            for label in sorted(set(found) ^ set(listed))]
-
-
 _NOT_CODE = re.compile(
     r'''"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'|^[ \t]*#(?:\\\n|[^\n])*''', re.MULTILINE)
 _SCOPES = re.compile(r"[{};]")
@@ -236,6 +212,5 @@ ALL = [
     ("quotes of the plugin guide", quotes),
     ("rooms", rooms),
     ("links of documents", links),
-    ("public labels", public_labels),
     ("types of one name", one_definition),
 ]
