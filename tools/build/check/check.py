@@ -346,6 +346,7 @@ class Check:
         self.step("shell scripts", self.shell)
         self.step("layering", lambda: layering.check(self.rules()))
         self.step("public labels", lambda: public_labels.check(self.rules()))
+        self.step("public labels in the consumer workspace", public_labels.check_consumer)
         self.step("layering of rooms", layering.check_rooms)
         self.step("tags of GPU tests", self.gpu_tests)
 

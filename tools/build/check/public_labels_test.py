@@ -1,8 +1,10 @@
 """Tests of public_labels.py."""
 
 import unittest
+import unittest.mock
 
 import public_labels
+import tree
 
 
 def rule(name, *visibility, kind="cc_library"):
@@ -65,6 +67,34 @@ class PublicLabelsTest(unittest.TestCase):
         self.assertIn("//:sherd", labels)
         self.assertIn("//backends/cuda:libsherd_device_cuda.so", labels)
         self.assertEqual(labels, sorted(set(labels), key=lambda label: label.split(":")))
+
+    def test_the_consumer_workspace_depends_on_all_of_the_list(self):
+        def check(labels, *named):
+            return public_labels.check_consumer(
+                'load(":p.bzl", "public_labels")\n\npublic_labels(\n    name = "p",\n'
+                "    labels = [%s],\n)\n" % ", ".join('"@sherd%s"' % n for n in named), labels)
+
+        where = "tools/build/consumer_test/BUILD.bazel: "
+        self.assertEqual(check(["//:a", "//b:c"], "//:a", "//b:c"), [])
+        self.assertEqual(check(["//:a", "//b:c"], "//:a"), [
+            where + "public_labels() lacks @sherd//b:c, which tools/build/public_labels.txt lists"])
+        self.assertEqual(check(["//:a"], "//:a", "//b:c"), [
+            where + "@sherd//b:c is not listed in tools/build/public_labels.txt"])
+        self.assertEqual(len(public_labels.check_consumer("", ["//:a"])), 1)
+
+    def test_the_consumer_workspace_has_a_target_per_label_that_the_build_analyses(self):
+        made = []
+        names = {"attr": unittest.mock.Mock(),
+                 "rule": lambda **_: lambda **target: made.append(target)}
+        source = tree.read(tree.CONSUMER + "/public_labels.bzl")
+        exec(source, names)  # pylint: disable=exec-used
+        labels = ["@sherd" + label for label in public_labels.listed()]
+        names["public_labels"](name="p", labels=labels)
+        self.assertEqual([target["dep"] for target in made], labels)
+        self.assertEqual(len({target["name"] for target in made}), len(labels))
+        for target in made:
+            self.assertRegex(target["name"], r"^p(/[\w.]+)+$")
+            self.assertNotIn("tags", target)  # "manual" would take it out of //...
 
 
 if __name__ == "__main__":
