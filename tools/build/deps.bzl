@@ -139,13 +139,6 @@ def system_library_repositories():
         pkg_config = ["grpc++"],
     )
     _maybe_library(
-        name = "liburing",
-        apt = "liburing-dev",
-        headers = ["liburing.h"],
-        libraries = ["liburing.so"],
-        optional = True,
-    )
-    _maybe_library(
         name = "openmpi",
         apt = "libopenmpi-dev",
         links = {"/usr/lib/{multiarch}/openmpi/include": "include"},
