@@ -205,7 +205,9 @@ void OwnershipWorld::Create(int value, bool sent) {
   if (!sent) --left_.abandons;
   const auto creation = worker.table.Create(owner);
   if (!creation.ok()) {
-    if (!worker.released_all && Intact(creator, owner)) Blame("not created");
+    if (!worker.released_all && Intact(creator, owner)) {
+      ReportViolation("not created");
+    }
     return;
   }
   ReferenceEffects effects;
@@ -236,7 +238,7 @@ void OwnershipWorld::Deliver(int from, int to, const Packet& packet) {
   const ReferenceMessage& message = packet.message;
   const absl::Status status = worker.table.OnMessage(from, message, &effects);
   if (message.kind != ReferenceMessage::Kind::kCreate) {
-    if (!status.ok()) Blame(status.ToString());
+    if (!status.ok()) ReportViolation(status.ToString());
   } else if (status.ok()) {
     const int value = IndexOf(message.id);
     values_[value].made = true;
@@ -247,7 +249,7 @@ void OwnershipWorld::Deliver(int from, int to, const Packet& packet) {
 
 void OwnershipWorld::Apply(int worker, const ReferenceEffects& effects) {
   for (const auto& [to, message] : effects.messages) {
-    if (to == worker) Blame("a message to itself");
+    if (to == worker) ReportViolation("a message to itself");
     Post(worker, to, {.message = message});
   }
   for (const auto& [transfer, status] : effects.ready) {
@@ -255,7 +257,7 @@ void OwnershipWorld::Apply(int worker, const ReferenceEffects& effects) {
   }
   for (const std::shared_ptr<void>& released : effects.released) {
     Value& value = values_[*static_cast<const int*>(released.get())];
-    if (value.freed) Blame("released twice");
+    if (value.freed) ReportViolation("released twice");
     value.freed = true;
   }
 }
@@ -263,7 +265,7 @@ void OwnershipWorld::Apply(int worker, const ReferenceEffects& effects) {
 void OwnershipWorld::OnReady(int worker, uint64_t transfer, bool ok) {
   const auto found = workers_[worker].pending.find(transfer);
   if (found == workers_[worker].pending.end()) {
-    return Blame("ready, and not pending");
+    return ReportViolation("ready, and not pending");
   }
   const PendingTransfer pending = found->second;
   workers_[worker].pending.erase(found);
@@ -273,13 +275,13 @@ void OwnershipWorld::OnReady(int worker, uint64_t transfer, bool ok) {
     const bool excused =
         std::any_of(pending.values.begin(), pending.values.end(),
                     [&](int value) { return Excused(value, from, to); });
-    if (!excused) Blame("a transfer failed without a reason");
+    if (!excused) ReportViolation("a transfer failed without a reason");
   } else if (pending.outgoing) {
     Post(worker, pending.peer,
          {.transfer = transfer, .values = pending.values});
   } else {
     for (const int value : pending.values) {
-      if (!values_[value].made) Blame("received before it was made");
+      if (!values_[value].made) ReportViolation("received before it was made");
       ++workers_[worker].handles[value];
     }
   }
@@ -397,7 +399,7 @@ std::vector<ReferenceId> OwnershipWorld::IdsOf(
   return ids;
 }
 
-void OwnershipWorld::Blame(std::string what) {
+void OwnershipWorld::ReportViolation(std::string what) {
   if (violation_.empty()) violation_ = std::move(what);
 }
 

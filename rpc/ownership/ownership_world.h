@@ -112,7 +112,7 @@ class OwnershipWorld {
   void Create(int value, bool sent);
   void Deliver(int from, int to, const Packet& packet);
   void Break(int a, int b);
-  void Blame(std::string what);
+  void ReportViolation(std::string what);
   void AddDue(std::vector<Action>& actions) const;
   void AddPasses(std::vector<Action>& actions) const;
   void AddFaults(std::vector<Action>& actions) const;
