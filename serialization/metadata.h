@@ -38,9 +38,9 @@ absl::StatusOr<std::string> SerializeMetadata(
 // The inverse, for bytes from any source: a result is what SerializeMetadata
 // accepts, and equal to what it was given.
 //   kDataLoss       Not such a message, truncated, or with columns of different
-//                   lengths; a number that is no dtype, layout or memory
-//                   format; a placement that does not parse; names of workers
-//                   or shards that SerializeMetadata refuses.
+//                   lengths; a number that is not a dtype, layout or
+//                   memory format; a placement that does not parse; names of
+//                   workers or shards that SerializeMetadata refuses.
 //   kUnimplemented  A later version wrote it; the message has both versions.
 //
 // Memory. O(bytes), and at most 2^26 bytes for names of workers, which the

@@ -89,8 +89,8 @@ class FrameServer {
   // Loop thread. A connection that passed the handshake, to send on it from any
   // thread; null before OnOpened, and after it closed.
   std::shared_ptr<FrameConnection> connection(ConnectionId connection) const;
-  // Loop thread. Queues a frame on one of connection(); one that is gone is no
-  // error.
+  // Loop thread. Queues a frame on one of connection(); one that has closed is
+  // not an error.
   void Send(ConnectionId connection, absl::string_view payload);
   // Loop thread.
   void Close(ConnectionId connection, const absl::Status& why);

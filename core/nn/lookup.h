@@ -208,7 +208,7 @@ using TableNumbers = absl::Span<const size_t>;
 
 // LookUpInto for modules: an error in `local`, found in the inputs of this rank
 // before the call, becomes that of all ranks. Without a shared table the error
-// is not yet one of LookUpOp: the caller may have ranks to tell it to.
+// is not yet one of LookUpOp: the caller may have ranks to report it to.
 absl::Status LookUpAfter(const absl::Status& local,
                          absl::Span<const TableLookUp> lookups,
                          absl::Span<Tensor> outputs, TableNumbers numbers = {});

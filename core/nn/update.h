@@ -125,7 +125,8 @@ absl::Status Update(absl::Span<const TableLookUp> lookups,
 // handle that Reshard gives another layout; copies (Clone, Resharded, To) begin
 // without one, as copies of a parameter do. Embedding and EmbeddingBag have it
 // as their buffer `accumulator`, so that State, LoadState, checkpoints, Clone
-// and plans take it along. A table that is no module's is saved like this:
+// and plans take it along. A table that belongs to no module is saved like
+// this:
 //
 //     SHERD_ASSIGN_OR_RETURN(ShardedTensor sums,
 //                            GetAccumulator(table).Get<ShardedTensor>());

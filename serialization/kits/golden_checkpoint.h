@@ -36,7 +36,7 @@ struct GoldenTensor : SampleTensor {
   bool strided = false;
 };
 
-// Five boxes that are no grid, the middle one on rank 1.
+// Five boxes that are not a grid, the middle one on rank 1.
 inline absl::StatusOr<ShardingSpecPtr> Pinwheel() {
   return ShardingSpecPtr(*EnumerableShardingSpec::Create(
       {{.offsets = {0, 0}, .sizes = {1, 2}, .placement = "rank:0/cpu"},

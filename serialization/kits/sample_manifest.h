@@ -10,10 +10,10 @@
 namespace sherd {
 
 // For tests: two ranks saved, in chunks of 32 bytes, "empty", int8 [0, 5], on
-// rank 0; "pinwheel", uint8 [3, 3], in five boxes that are no grid, the middle
-// one on rank 1; "scalar", float64, on rank 1; "split", uint8 [80], on rank 0,
-// half of it in a file of an earlier save; and "weight", float32 [4, 6], by
-// rows (3 and 1).
+// rank 0; "pinwheel", uint8 [3, 3], in five boxes that are not a grid, the
+// middle one on rank 1; "scalar", float64, on rank 1; "split", uint8 [80], on
+// rank 0, half of it in a file of an earlier save; and "weight",
+// float32 [4, 6], by rows (3 and 1).
 inline Manifest SampleManifest() {
   Manifest manifest;
   manifest.writer = "sherd 0.1.0";

@@ -75,8 +75,8 @@ class SavedLayout {
   Box BoxAt(int64_t i) const;
   // Elements of box `i`. O(d).
   int64_t VolumeAt(int64_t i) const;
-  // Whether a box has no elements, or the boxes are no grid and one might have
-  // none. O(d + cuts).
+  // Whether a box has no elements, or the boxes are not a grid and one might
+  // have none. O(d + cuts).
   bool HasEmptyBoxes() const;
 
   // Calls visit(i) for each box that has an element in common with `box`, by

@@ -32,9 +32,9 @@ namespace sherd::internal {
 //
 // Collective. All ranks of the group have a scope of it around the same code.
 //
-// Limits. A collective of the user that is no agreement, such as AllReduce, is
-// another call than the failed rank's vote: the group fails, with an error that
-// names the rank but not its cause, which only that rank reports.
+// Limits. A collective of the user that is not an agreement, such as AllReduce,
+// is another call than the failed rank's vote: the group fails, with an error
+// that names the rank but not its cause, which only that rank reports.
 //
 // Threads. A scope and what it covers are on one thread of each rank.
 class AgreementScope {

@@ -6,8 +6,9 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 
-// Checks of what other ranks tell in a lookup, before memory is taken for it
-// and before it addresses rows. Pure. All return kDataLoss with the rank.
+// Checks of the numbers that other ranks send in a lookup, before memory is
+// allocated for them and before they address rows. Pure. All return kDataLoss
+// with the rank.
 namespace sherd::internal {
 
 // A message of a rank to another is a multiple of 8 bytes long, and at most so

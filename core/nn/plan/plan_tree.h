@@ -70,7 +70,7 @@ class PlanTree {
   std::string TiesOf(const ShardingPlan& plan) const;
   // Ties tensors without elements as `ties`, the text of the source.
   //   kInvalidArgument  Other tensors with specs are tied otherwise.
-  //   kDataLoss         It is no such text.
+  //   kDataLoss         `ties` is not such a text.
   absl::Status TieAs(absl::string_view ties, const ShardingPlan& plan);
   // The same without that error, for a tree in which sharders have run.
   void TieWhatFits(absl::string_view ties);

@@ -25,7 +25,7 @@ struct DirectOffer : TransferOffer {
   // Handles of a few shards of two or three dimensions.
   static constexpr size_t kRoom = 53;
 
-  // Of this rank's handles, of which the first kRoom stand here.
+  // Of this rank's handles, of which the first kRoom are here.
   uint64_t words = 0;
   std::array<uint64_t, kRoom> room = {};
 };

@@ -99,7 +99,7 @@ class ExchangeStream {
     // In the stream.
     int64_t begin;
     int64_t end;
-    // Of boxes that are no grid: the bytes of the tensor before each shard.
+    // Of boxes that are not a grid: the bytes of the tensor before each shard.
     std::vector<int64_t> before;
     // The dimension in which the shards of a tensor that is one block follow
     // one another.
