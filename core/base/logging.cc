@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "sherd/core/base/knobs.h"
+#include "sherd/core/base/named_thread.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 
@@ -91,6 +92,8 @@ bool CallSink(const LogEntry& entry) {
   const std::lock_guard<std::mutex> lock(sink.mutex);
   if (!sink.call) return false;
   in_sink = true;
+  // Other threads wait for it in order to log.
+  const internal::ScopedLibraryThread scope;
   sink.call(entry);
   in_sink = false;
   return true;

@@ -14,6 +14,19 @@
 #include "absl/strings/str_cat.h"
 
 namespace sherd {
+namespace internal {
+namespace {
+
+// How many scopes the calling thread is in.
+thread_local int scopes = 0;
+
+}  // namespace
+
+bool IsLibraryThread() { return scopes > 0; }
+ScopedLibraryThread::ScopedLibraryThread() { ++scopes; }
+ScopedLibraryThread::~ScopedLibraryThread() { --scopes; }
+
+}  // namespace internal
 
 absl::StatusOr<std::thread> StartNamedThread(const std::string& name,
                                              std::function<void()> body) {
@@ -28,6 +41,7 @@ absl::StatusOr<std::thread> StartNamedThread(const std::string& name,
   try {
     thread = std::thread([name = name.substr(0, 15), body = std::move(body)] {
       pthread_setname_np(pthread_self(), name.c_str());
+      const internal::ScopedLibraryThread scope;
       body();
     });
   } catch (const std::system_error& error) {
