@@ -148,6 +148,12 @@ struct NewGroupOptions {
 // may overlap with all calls. On devices, where a running operation occupies
 // its resources until it ends, this holds across groups: ranks that share
 // several groups on a device make the calls of these groups in one order.
+//
+// Last handle. Any function that runs outside of the group's calls may drop it,
+// on any thread. Threads of the program, and the group's own, destroy the group
+// in place; where another thread of the library drops it, and in a log sink,
+// the group is destroyed afterwards on a thread of its own, for which exit()
+// waits up to ten seconds.
 class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
  public:
   // Connects this rank to the ranks that share `store`. Collective: returns

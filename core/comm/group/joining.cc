@@ -6,6 +6,7 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/base/waiting_deleter.h"
 #include "sherd/core/comm/collective/call_comparison.h"
 #include "sherd/core/comm/flight/flight_dump.h"
 #include "sherd/core/comm/group/membership_exchange.h"
@@ -59,7 +60,10 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Impl::Create(
   impl->watch_ = internal::Watchdog::Global().Add(
       impl->calls_.tag(),
       [member = impl.get()](absl::Status cause) { member->Abort(cause); });
-  return std::shared_ptr<ProcessGroup>(new ProcessGroup(std::move(impl)));
+  // The destructor waits for operations, which may need the watchdog to end,
+  // and log when they do.
+  return std::shared_ptr<ProcessGroup>(new ProcessGroup(std::move(impl)),
+                                       internal::WaitingDeleter());
 }
 
 absl::Status ProcessGroup::Impl::Join(Deadline deadline, DeviceOrigin& origin,

@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/store/hash_store.h"
 #include "sherd/testing/matchers.h"
@@ -84,17 +85,19 @@ std::vector<std::byte> Bytes(size_t n) { return std::vector<std::byte>(n); }
 class ProcessGroupTest : public ::testing::Test {
  protected:
   ProcessGroupTest() {
-    std::thread other([this] { other_ = Create(1); });
-    group_ = Create(0);
+    std::thread other([this] { other_ = Create(1, store_); });
+    // The group keeps the store that it was given.
+    group_ = Create(
+        0, {store_.get(), [this, keep = store_](Store*) { gone_.Notify(); }});
     other.join();
   }
 
-  std::shared_ptr<ProcessGroup> Create(int rank) {
+  std::shared_ptr<ProcessGroup> Create(int rank, std::shared_ptr<Store> store) {
     auto group = ProcessGroup::Create(backend_,
                                       {.name = "g",
                                        .rank = rank,
                                        .size = 2,
-                                       .store = store_,
+                                       .store = std::move(store),
                                        .timeout = absl::Seconds(30),
                                        .on_destroy = [this] { ++destroyed_; }});
     EXPECT_THAT(group, IsOk());
@@ -103,6 +106,8 @@ class ProcessGroupTest : public ::testing::Test {
 
   Script script_;
   std::atomic<int> destroyed_{0};
+  // The group of rank 0 has been destroyed, and its handles are gone.
+  absl::Notification gone_;
   const ScriptedBackend backend_{script_};
   const std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
   std::shared_ptr<ProcessGroup> group_, other_;
@@ -372,6 +377,28 @@ TEST_F(ProcessGroupTest, OnDestroyIsCalledByTheDestructorOfAFailedGroup) {
   group_->Abort(absl::AbortedError("the cause"));
   group_ = nullptr;
   EXPECT_THAT(found, StatusIs(absl::StatusCode::kAborted, HasSubstr("cause")));
+}
+
+// Operations may log before they end.
+TEST_F(ProcessGroupTest, TheLastHandleMayGoInALogSinkWhileAnOperationRuns) {
+  constexpr absl::Duration kLong = absl::Seconds(20);
+  absl::Notification sink_returned;
+  std::atomic<bool> in_time = false;
+  script_.post = [&](const Collective&) {
+    in_time = sink_returned.WaitForNotificationWithTimeout(kLong);
+    SHERD_LOG(kError) << "from the operation";
+    return absl::OkStatus();
+  };
+  std::vector<std::byte> out = Bytes(2);
+  Work work = group_->AllGatherAsync(absl::MakeSpan(out).subspan(0, 1),
+                                     absl::MakeSpan(out));
+  SetLogSink([this](const LogEntry&) { group_ = nullptr; });
+  SHERD_LOG(kError) << "from the test";
+  sink_returned.Notify();
+  EXPECT_THAT(work.Wait(), IsOk());
+  EXPECT_TRUE(gone_.WaitForNotificationWithTimeout(kLong));
+  SetLogSink(nullptr);
+  EXPECT_TRUE(in_time);
 }
 
 TEST_F(ProcessGroupTest, ASecondProcessWithTheSameRankDoesNotDisturbTheGroup) {
