@@ -216,24 +216,23 @@ std::vector<Watchdog::Overdue> Watchdog::FindOverdue() {
 }
 
 void Watchdog::Act(const Overdue& overdue) {
-  const GroupTag* group;
-  std::function<void(absl::Status)> abort;
-  {
+  // The destructor of the watch waits for in_abort, except on this thread.
+  const auto find = [&] {
     absl::MutexLock lock(&mutex_);
-    // The destructor of the watch waits for in_abort.
     const auto it = watched_.find(overdue.key);
-    if (it == watched_.end()) return;
-    group = it->second.group;
-    abort = it->second.abort;
-  }
+    return it == watched_.end() ? Watched() : it->second;
+  };
+  const GroupTag* const group = find().group;
+  if (group == nullptr) return;
   const absl::Status status =
       OverdueStatus(group->info(), overdue.entry, FlightClock::MonotonicNow());
   const FlightDump dump =
       TakeFlightDump(recorder_, FlightReason::kTimeout, status.message(),
                      group->info().world_rank());
   SHERD_LOG(kError) << status.message();
-  // First, since a file system may hang, too.
-  abort(status);
+  // A log sink may have ended the watch. Before the dump is written, since a
+  // file system may hang, too.
+  if (const auto abort = find().abort; abort != nullptr) abort(status);
   {
     absl::MutexLock lock(&mutex_);
     const auto it = watched_.find(overdue.key);

@@ -65,8 +65,9 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
   // Ends the watch when it is destroyed. The destructor waits while the group's
-  // abort function runs, unless that function calls it; so the caller holds no
-  // lock that the abort function takes.
+  // abort function runs, unless that function, or a log sink on the watchdog's
+  // thread, calls it; so the caller holds no lock that the abort function
+  // takes.
   class Watch {
    public:
     Watch() = default;
@@ -94,7 +95,7 @@ class Watchdog {
     bool stop = false;
   };
   struct Watched {
-    const GroupTag* group;
+    const GroupTag* group = nullptr;
     std::function<void(absl::Status)> abort;
     // The overdue operation that was seen last, and how many times in a row.
     uint64_t overdue = 0;

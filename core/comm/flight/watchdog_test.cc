@@ -24,6 +24,7 @@
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/file.h"
+#include "sherd/core/base/logging.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd::internal {
@@ -209,6 +210,34 @@ TEST(WatchdogTest, TheAbortMayEndItsOwnWatchAndBeginAnother) {
     recorder.End(stuck, absl::StatusCode::kOk);
     recorder.End(second, absl::StatusCode::kOk);
   }
+}
+
+TEST(WatchdogTest, AWatchThatALogSinkEndsIsNotAborted) {
+  FlightRecorder recorder(16);
+  absl::Notification written;
+  std::atomic<bool> was_aborted = false;
+  std::optional<Watchdog::Watch> watch;
+  absl::Mutex mutex;
+  SetLogSink([&](const LogEntry&) {
+    absl::MutexLock lock(&mutex);
+    watch.reset();
+  });
+  {
+    Watchdog watchdog(recorder,
+                      Quick([&](const FlightDump&) { written.Notify(); }));
+    const GroupTag group(recorder, {.name = "g"});
+    {
+      absl::MutexLock lock(&mutex);
+      watch = watchdog.Add(group, [&](absl::Status) { was_aborted = true; });
+    }
+    const FlightTicket stuck = recorder.Begin(group, Overdue(1));
+    EXPECT_TRUE(written.WaitForNotificationWithTimeout(kLong));
+    recorder.End(stuck, absl::StatusCode::kOk);
+    SetLogSink(nullptr);
+    EXPECT_FALSE(watch.has_value());
+    watch.reset();
+  }
+  EXPECT_FALSE(was_aborted);
 }
 
 TEST(WatchdogTest, TheThreadLivesAsLongAsAGroupIsWatched) {
