@@ -172,10 +172,18 @@ struct To {
 // OnReady, OnWorkerLost and the like: it must hold no lock that such a function
 // takes. "A thread of the agent" may be such a thread.
 //
-// Safe from any thread; but Shutdown, and the destruction of the last handle
-// of the agent, not on one of the agent's threads (OnWorkerLost,
-// Future::OnReady), where they would wait for themselves. Results are decoded
-// on these threads, while the agent's other messages wait.
+// Safe from any thread; but Shutdown not on one of the agent's threads
+// (OnWorkerLost, Future::OnReady, a handler), where it would wait for itself.
+// Results are decoded on these threads, while the agent's other messages wait.
+//
+// Last handle. Any function may drop it, on any thread. An agent that was not
+// shut down is then shut down as by ShutdownOptions::graceful = false: it takes
+// up to RpcOptions::parting_timeout, and handlers that run longer continue
+// without it. Threads of the program destroy the agent in place; where a thread
+// of the library drops the handle (one of any agent, also a thread that waits
+// and runs its functions), and in a log sink, the agent is destroyed afterwards
+// on a thread of its own, for which exit() waits up to ten seconds.
+//
 // Cost. A message each way. Tensors in host memory are not copied in this
 // process, those on devices once to or from pinned memory.
 class RpcAgent : public RemoteAccess {

@@ -246,6 +246,7 @@ Time EventLoop::Handle(const epoll_event* events, int n) {
   bool was_woken = false;
   {
     absl::MutexLock lock(&running_);
+    const internal::ScopedLibraryThread scope;
     RunsHere() = true;
     for (int i = 0; i < n; ++i) Dispatch(events[i]);
     if (!timers_.empty()) RunTimers();

@@ -18,6 +18,7 @@
 #include "sherd/core/base/fault_point.h"
 #include "sherd/core/base/scoped_blocked.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/base/waiting_deleter.h"
 #include "sherd/core/comm/bootstrap/meeting.h"
 #include "sherd/core/comm/bootstrap/rendezvous.h"
 #include "sherd/core/comm/flight/flight_recorder.h"
@@ -146,7 +147,8 @@ std::vector<FlightCall> FlightCallsOf(const CallEngine& engine,
   return calls;
 }
 
-class Agent final : public RpcAgent {
+class Agent final : public RpcAgent,
+                    public std::enable_shared_from_this<Agent> {
  public:
   explicit Agent(const RpcOptions& options) : options_(options) {}
   ~Agent() override { Shutdown({.graceful = false}).IgnoreError(); }
@@ -406,6 +408,9 @@ absl::StatusOr<Tensor> Agent::Fetch(int rank, const FetchRequest& request) {
 }
 
 absl::Status Agent::Shutdown(const ShutdownOptions& options) {
+  // Functions of the program that it runs may drop the last handle. None is
+  // left if the destructor calls it.
+  const std::shared_ptr<Agent> self = weak_from_this().lock();
   const Deadline deadline = Deadline::After(
       options.graceful ? options.timeout.value_or(options_.timeout)
                        : absl::ZeroDuration());
@@ -502,13 +507,13 @@ absl::StatusOr<std::shared_ptr<RpcAgent>> Launch(
     const RpcOptions& options, int rank, int world_size,
     std::shared_ptr<StoreSession> session, const std::string& master,
     Deadline deadline, bool make_default) {
-  auto agent = std::make_shared<Agent>(options);
+  const std::shared_ptr<Agent> agent(new Agent(options), WaitingDeleter());
   SHERD_RETURN_IF_ERROR(
       agent->Join(rank, world_size, std::move(session), master, deadline));
   // Before Open: handlers may use the default.
   if (make_default) SetDefaultRemoteAccess(agent, options.workers_are_threads);
   agent->Open();
-  return std::shared_ptr<RpcAgent>(std::move(agent));
+  return agent;
 }
 
 absl::StatusOr<std::shared_ptr<RemoteAccess>> StartAgent(
