@@ -27,7 +27,7 @@ enum class FaultPoint : int {
   kBeforePost,
   kPluginPost,
   kAfterPost,
-  kAfterCompletion,
+  kAfterCompletion,  // Of calls on host memory only.
   kAbort,
   kDestroy,
   kStoreSet,
