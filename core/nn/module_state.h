@@ -46,8 +46,9 @@ struct LoadStateReport {
   std::vector<std::string> missing;
   // Values of the state that no member and no load hook took.
   std::vector<std::string> unexpected;
-  // Members that the state has a value for which does not fit, with the reason:
-  // "fc.weight: a tensor of size [4, 6] does not fit one of size [6, 4]".
+  // Members that the state has a value for which does not fit, with the reason,
+  // each as a line that can be printed: "fc.weight: a tensor of size [4, 6]
+  // does not fit one of size [6, 4]".
   std::vector<std::string> mismatched;
 };
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/collective/operation_label.h"
 #include "sherd/core/nn/tree/group_agreement.h"
@@ -116,7 +117,7 @@ absl::Status ByChild(const ValueMap& map, absl::string_view what,
     if (entry == map.end()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "expected ", what == "input" ? "an " : "a ", what,
-          " for each table, got none for \"", children[i].name, "\""));
+          " for each table, got none for ", Quoted(children[i].name)));
     }
     result[i] = entry->second;
   }
@@ -184,7 +185,7 @@ CommonLookUp LookUpOf(absl::Span<const Value> inputs,
     if (common.local.ok()) common.local = table.status();
     if (common.local.ok()) {
       common.local = Annotate(SetBags(ListOf(common.inputs[i]), 3, lookup.bags),
-                              absl::StrCat("\"", children[i].name, "\""));
+                              Quoted(children[i].name));
     }
   }
   return common;
@@ -197,7 +198,7 @@ absl::Status SetGradients(const Value& gradients,
   for (size_t i = 0; i < children.size(); ++i) {
     if (PlainBag(*children[i].module) != nullptr) continue;
     return absl::UnimplementedError(absl::StrCat(
-        "\"", children[i].name, "\" is of class ",
+        Quoted(children[i].name), " is of class ",
         children[i].module->type_name(),
         ", or has output hooks: expected an EmbeddingBag, whose output is that "
         "of the lookup; call Update with the others and this one's own"));
@@ -214,8 +215,8 @@ absl::Status SetGradients(const Value& gradients,
     const auto* const tensor = values[i].get_if<Tensor>();
     if (tensor == nullptr) {
       return absl::InvalidArgumentError(
-          absl::StrCat("expected the gradient of \"", children[i].name,
-                       "\" to be a Tensor, got ", Name(values[i].kind())));
+          absl::StrCat("expected the gradient of ", Quoted(children[i].name),
+                       " to be a Tensor, got ", Name(values[i].kind())));
     }
     result[i] = *tensor;
   }
@@ -286,8 +287,7 @@ absl::StatusOr<Value> EmbeddingBagCollection::Forward(
         children[i].module->Call(ListOf(common.inputs[i]));
     // The next one may be collective.
     SHERD_RETURN_IF_ERROR(groups.Agree(
-        LookUpOp::kName,
-        Annotate(output.status(), absl::StrCat("\"", children[i].name, "\""))));
+        LookUpOp::kName, Annotate(output.status(), Quoted(children[i].name))));
     result.emplace(children[i].name, *std::move(output));
   }
   return Value(std::move(result));

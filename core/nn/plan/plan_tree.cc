@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/nn/module_tree.h"
 #include "sherd/core/nn/tree/module_access.h"
@@ -61,7 +62,7 @@ std::vector<absl::string_view> PathsWithSpecs(const ShardingPlan& plan) {
 absl::Status DifferentTies(absl::string_view a, absl::string_view b,
                            bool here) {
   return absl::InvalidArgumentError(absl::StrCat(
-      "`", a, "` and `", b, "` are one tensor ",
+      "`", PrintableLine(a), "` and `", PrintableLine(b), "` are one tensor ",
       here ? "here, but not on the source" : "on the source, but not here",
       ": expected the same ties on every rank, or tensors without elements"));
 }

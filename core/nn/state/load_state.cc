@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/fingerprint.h"
+#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/nn/module_state.h"
 #include "sherd/core/nn/tree/group_agreement.h"
@@ -134,7 +135,11 @@ absl::Status CopyTensor(const Value& source, Value& target) {
 std::string Section(absl::string_view title,
                     const std::vector<std::string>& names) {
   if (names.empty()) return "";
-  return absl::StrCat("; ", title, ": ", absl::StrJoin(names, ", "));
+  return absl::StrCat(
+      "; ", title, ": ",
+      absl::StrJoin(names, ", ", [](std::string* out, const auto& name) {
+        absl::StrAppend(out, PrintableLine(name));
+      }));
 }
 
 // One LoadState: Match, Agree, Copy, in this order.
@@ -182,8 +187,9 @@ class StateLoader {
       for (const Move& move : moves_) {
         // Each rank copies plain tensors by itself.
         if (move.source.kind() != ValueKind::kShardedTensor) continue;
-        absl::StrAppend(&text, move.name, " from a ", Name(move.source.kind()),
-                        " into a ", Name(move.target.kind()), "\n");
+        absl::StrAppend(&text, PrintableLine(move.name), " from a ",
+                        Name(move.source.kind()), " into a ",
+                        Name(move.target.kind()), "\n");
       }
       return text;
     };
@@ -197,7 +203,7 @@ class StateLoader {
     absl::Status status;
     for (Move& move : moves_) {
       absl::Status moved = CopyTensor(move.source, move.target);
-      status.Update(Annotate(std::move(moved), move.name));
+      status.Update(Annotate(std::move(moved), PrintableLine(move.name)));
     }
     return status;
   }
@@ -230,7 +236,7 @@ class StateLoader {
   }
   bool Mismatch(const std::string& name, absl::string_view why) {
     taken_.insert(name);
-    report_.mismatched.push_back(absl::StrCat(name, ": ", why));
+    report_.mismatched.push_back(absl::StrCat(PrintableLine(name), ": ", why));
     return false;
   }
   void FindUnexpected();

@@ -40,6 +40,7 @@ using ::sherd::testing::TestModule;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr absl::StatusCode kPrecondition =
@@ -443,6 +444,38 @@ TEST(LoadStateTest, ReportsMissingUnexpectedAndMismatchedNames) {
                        "mismatched: size: "));
   EXPECT_THAT(*Get(*strict, "fits")->get_if<Tensor>(),
               TensorBitwiseEq(Zeros({2})));
+}
+
+// Names of a state come from a file.
+TEST(LoadStateTest, ControlCharactersOfNamesAreEscapedInMessages) {
+  const std::string odd = "two\nlines\x1b";
+  const std::string shown = "two\\nlines\\x1b";
+  const auto make_model = [&] {
+    return Make({{kParameter, odd, Zeros({2})},
+                 {kParameter, "missing" + odd, Zeros({2})}});
+  };
+  StateDict state;
+  ASSERT_THAT(state.Set(StateDict::EscapeKey(odd), Zeros({3})), IsOk());
+  ASSERT_THAT(state.Set(StateDict::EscapeKey("other" + odd), Zeros({3})),
+              IsOk());
+  const auto model = make_model();
+  SHERD_ASSERT_OK_AND_ASSIGN(const LoadStateReport report,
+                             LoadState(*model, state, {.strict = false}));
+  EXPECT_THAT(report.mismatched, ElementsAre(HasSubstr(shown + ": a float32")));
+  EXPECT_THAT(report.mismatched[0], Not(HasSubstr("\n")));
+  // Those are the keys themselves.
+  EXPECT_THAT(report.missing,
+              ElementsAre(StateDict::EscapeKey("missing" + odd)));
+  EXPECT_THAT(report.unexpected,
+              ElementsAre(StateDict::EscapeKey("other" + odd)));
+
+  const absl::Status status = LoadState(*make_model(), state).status();
+  EXPECT_THAT(status, StatusIs(kPrecondition,
+                               absl::StrCat("missing keys: missing", shown,
+                                            "; unexpected keys: other", shown,
+                                            "; mismatched: ", shown, ": ")));
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("\n")));
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("\x1b")));
 }
 
 TEST(LoadStateTest, AnErrorOfOneRankIsThatOfAllAndNothingHasChanged) {
