@@ -113,9 +113,9 @@ absl::Status CheckWorkerName(absl::string_view name) {
       std::all_of(name.begin(), name.end(), IsNameCharacter)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "RPC worker name \"", PrintableText(name), "\": expected 1 to ",
-      kMaxNameBytes, " letters, digits, \"_\", \":\" or \"-\""));
+  return absl::InvalidArgumentError(
+      absl::StrCat("RPC worker name ", Quoted(name), ": expected 1 to ",
+                   kMaxNameBytes, " letters, digits, \"_\", \":\" or \"-\""));
 }
 
 Directory::Directory(std::shared_ptr<Store> store, int rank, int world_size)

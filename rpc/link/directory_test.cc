@@ -38,6 +38,9 @@ TEST(WorkerNameTest, NamesHaveFewCharactersAndABoundedLength) {
                          HasSubstr("RPC worker name")))
         << name;
   }
+  EXPECT_THAT(CheckWorkerName("a\n\x1b"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "RPC worker name \"a\\n\\x1b\": expected"));
 }
 
 TEST(TransportsTest, SocketsAreUnixAndTcp) {

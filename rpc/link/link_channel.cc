@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/fault_point.h"
+#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 
 namespace sherd::internal {
@@ -230,8 +231,8 @@ absl::Status LinkChannel::OnReply(const LinkMessage& message) {
       Fail(absl::CancelledError("it has said goodbye"));
       return absl::OkStatus();
     case LinkMessage::HelloReply::REFUSED:
-      Fail(absl::FailedPreconditionError(
-          absl::StrCat("it refuses this worker: ", reply.why())));
+      Fail(absl::FailedPreconditionError(absl::StrCat(
+          "it refuses this worker: ", PrintableLine(reply.why()))));
       return absl::OkStatus();
     default:
       return Malformed("unknown reply");

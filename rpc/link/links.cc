@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/notification.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/bootstrap/host_address.h"
 #include "sherd/core/comm/bootstrap/rendezvous.h"
@@ -360,7 +361,7 @@ void Links::OnLostNotice(int from, const rpc::LinkMessage::LostNotice& notice) {
   if (from != 0 || lost <= 0 || lost >= directory_->size() || lost == rank()) {
     return;
   }
-  peers_[lost]->OnReportedLost(notice.why());
+  peers_[lost]->OnReportedLost(PrintableLine(notice.why()));
 }
 
 LinkChannel* Links::OnHello(const rpc::LinkMessage::Hello& hello,

@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "sherd/core/base/logging.h"
+#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 
 namespace sherd {
@@ -19,7 +20,7 @@ namespace {
 
 absl::Status CouldNotParse(absl::string_view text) {
   return absl::InvalidArgumentError(absl::StrCat(
-      "Could not parse remote_device: '", text,
+      "Could not parse remote_device: '", PrintableLine(text),
       "'. Expected 'rank:N/device', 'worker/device', an owner alone or a "
       "device alone"));
 }
@@ -196,7 +197,7 @@ absl::StatusOr<int> RankResolver::GlobalRank(const Placement& placement) const {
   const std::optional<std::string> name = placement.worker_name();
   if (!name) {
     return absl::InvalidArgumentError(
-        absl::StrCat("placement '", placement.ToString(),
+        absl::StrCat("placement '", PrintableLine(placement.ToString()),
                      "' has no owner, expected one such as 'rank:0/",
                      placement.device().ToString(), "'"));
   }
@@ -204,7 +205,7 @@ absl::StatusOr<int> RankResolver::GlobalRank(const Placement& placement) const {
     return absl::FailedPreconditionError(
         absl::StrCat("RPC framework needs to be initialized for using worker "
                      "names, such as the one in '",
-                     placement.ToString(), "'"));
+                     PrintableLine(placement.ToString()), "'"));
   }
   const auto worker = rank_of_worker_.find(*name);
   if (worker != rank_of_worker_.end()) return worker->second;
@@ -223,10 +224,11 @@ absl::StatusOr<int> RankResolver::Resolve(
   SHERD_ASSIGN_OR_RETURN(const int global_rank, GlobalRank(*placement));
   const int rank = RankInGroup(global_rank);
   if (rank >= 0 || !options_.is_member) return rank;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "Global rank ", global_rank,
-      " does not exist in input process group, whose ranks are ",
-      FirstFew(world_ranks_), " (placement '", placement->ToString(), "')"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("Global rank ", global_rank,
+                   " does not exist in input process group, whose ranks are ",
+                   FirstFew(world_ranks_), " (placement '",
+                   PrintableLine(placement->ToString()), "')"));
 }
 
 absl::StatusOr<int> ResolveRank(const std::optional<Placement>& placement,

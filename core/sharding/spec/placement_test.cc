@@ -94,6 +94,8 @@ const Rejected kRejected[] = {
     {"rank:0/cpu2", kRuntime, "Invalid device string"},
     {"rank:0/foo", kRuntime, "Expected one of"},
     {"rank:0/random:0", kRuntime, "Expected one of"},
+    // As a file or a peer may have it.
+    {"rank:0\n\x1b", kInvalid, "remote_device: 'rank:0\\n\\x1b'"},
 };
 
 TEST(PlacementTest, ReportsTheDefectOfOtherText) {

@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "sherd/core/base/printable_text.h"
 
 namespace sherd {
 namespace {
@@ -19,7 +20,7 @@ constexpr DeviceType kTypes[] = {DeviceType::kCpu, DeviceType::kCuda,
 
 absl::Status Malformed(absl::string_view text) {
   return absl::FailedPreconditionError(
-      absl::StrCat("Invalid device string: '", text,
+      absl::StrCat("Invalid device string: '", PrintableLine(text),
                    "'; expected a type such as cpu or cuda, optionally with "
                    "':' and an index"));
 }

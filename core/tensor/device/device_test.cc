@@ -64,6 +64,13 @@ TEST(DeviceTest, MalformedTextIsRefusedAndQuoted) {
   }
 }
 
+// It may come from a file or a peer.
+TEST(DeviceTest, ControlCharactersOfMalformedTextAreEscaped) {
+  EXPECT_THAT(Device::Parse("cpu\n\x1b"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "Invalid device string: 'cpu\\n\\x1b'"));
+}
+
 TEST(DeviceTest, TextConvertsToDevices) {
   const auto name = [](Device device) { return device.ToString(); };
   EXPECT_EQ(name("cuda:3"), "cuda:3");

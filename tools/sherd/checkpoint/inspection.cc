@@ -188,9 +188,10 @@ absl::Status NotACheckpoint(FileSystem& files, const std::string& directory) {
   return absl::NotFoundError(absl::StrCat(
       directory, ": this directory is not a checkpoint: it has no ",
       kManifestFileName,
-      count == 0 ? std::string(", it is empty")
-                 : absl::StrCat(", but ", absl::StrJoin(names, ", "),
-                                count > names.size() ? ", …" : ""),
+      count == 0
+          ? std::string(", it is empty")
+          : absl::StrCat(", but ", PrintableLine(absl::StrJoin(names, ", ")),
+                         count > names.size() ? ", …" : ""),
       has_data ? absl::StrCat("; `sherd recover ", directory,
                               "` rebuilds it if these are whole")
                : ""));

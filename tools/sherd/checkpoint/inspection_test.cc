@@ -292,6 +292,9 @@ TEST(InspectionTest, AMissingFileReportsWhatWasExpected) {
   ASSERT_THAT(WriteText(folder + "/notes.txt", "hello"), IsOk());
   EXPECT_THAT(Inspect(Files(), folder),
               StatusIs(absl::StatusCode::kNotFound, "but notes.txt"));
+  ASSERT_THAT(WriteText(folder + "/odd\n\x1b", "hello"), IsOk());
+  EXPECT_THAT(Inspect(Files(), folder),
+              StatusIs(absl::StatusCode::kNotFound, "odd\\n\\x1b"));
   EXPECT_THAT(Inspect(Files(), folder + "/notes.txt"),
               StatusIs(absl::StatusCode::kDataLoss, "notes.txt"));
   ASSERT_EQ(symlink("loop", (folder + "/loop").c_str()), 0);

@@ -4,6 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/units.h"
 #include "sherd/serialization/checkpoint_recover.h"
 #include "sherd/serialization/manifest/manifest_names.h"
@@ -33,7 +34,8 @@ Recovery Recover(FileSystem& files, const std::string& path) {
       continue;
     }
     for (const std::string& reason : report->passed_over) {
-      absl::StrAppend(&recovery.text, "passed over: ", reason, "\n");
+      absl::StrAppend(&recovery.text, "passed over: ", PrintableLine(reason),
+                      "\n");
     }
     absl::StrAppend(&recovery.text, report->path, ": recovered: save ",
                     report->save_id, ", ", FormatCount(report->tensors),

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "sherd/core/base/printable_text.h"
 
 namespace sherd {
 namespace {
@@ -45,9 +46,10 @@ std::string FlightText(const RunEnd& end) {
   const FlightFinding* const finding = end.flight.FirstDeviation();
   const bool is_named =
       !end.flight.failed.empty() && !end.flight.failed.front().named_by.empty();
-  return absl::StrCat(
-      is_named || finding == nullptr ? "" : absl::StrCat("; ", finding->text),
-      "; inspect with: sherd flight ", end.flight_directory);
+  return absl::StrCat(is_named || finding == nullptr
+                          ? ""
+                          : absl::StrCat("; ", PrintableLine(finding->text)),
+                      "; inspect with: sherd flight ", end.flight_directory);
 }
 
 bool IsRankOf(const RunEnd& end, int rank) {

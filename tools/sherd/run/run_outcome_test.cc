@@ -92,6 +92,10 @@ TEST(RunOutcomeTest, AFindingIsReportedWhereNoRankIsNamed) {
                                            .text = "as call #1, they differ"});
   EXPECT_THAT(JudgeRun(end).summary,
               HasSubstr("; as call #1, they differ; inspect with"));
+  // It has texts of the dumps, which may be anybody's.
+  end.flight.groups[0].findings[0].text = "two\nlines\x1b";
+  EXPECT_THAT(JudgeRun(end).summary,
+              HasSubstr("; two\\nlines\\x1b; inspect with"));
 }
 
 TEST(RunOutcomeTest, ContinuingSucceedsIfAllRemainingRanksSucceed) {
