@@ -42,8 +42,9 @@ class Embedding : public Module {
 
   // With a weight from a normal distribution of mean 0 and deviation 1, drawn
   // as by Randn; the row of padding is 0.
-  //   kInvalidArgument    A size is negative, the dtype is not a floating-point
-  //                       one, or padding is not a row.
+  //   kInvalidArgument    A size is negative, the weight has 2^63 bytes or
+  //                       more, the dtype is not a floating-point one, or
+  //                       padding is not a row.
   //   kResourceExhausted  There is no memory.
   static absl::StatusOr<std::shared_ptr<Embedding>> Create(
       int64_t rows, int64_t columns, BagOptions options = {},

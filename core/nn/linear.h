@@ -66,8 +66,9 @@ class Linear : public Module {
  public:
   // Uniform in [-k, k) with k = 1 / sqrt(in_features), as in PyTorch, from
   // DefaultGenerator().
-  //   kInvalidArgument  A number of features is negative, or the dtype is not
-  //                     one of the above.
+  //   kInvalidArgument    A number of features is negative, the weight has 2^63
+  //                       bytes or more, or the dtype is not one of the above.
+  //   kResourceExhausted  There is no memory.
   static absl::StatusOr<std::shared_ptr<Linear>> Create(
       int64_t in_features, int64_t out_features,
       const LinearOptions& options = {});

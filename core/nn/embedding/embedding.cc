@@ -18,6 +18,10 @@ namespace {
 
 absl::StatusOr<Tensor> DrawWeight(int64_t rows, int64_t columns,
                                   const BagOptions& options, DType dtype) {
+  if (!IsFloatingPoint(dtype)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "Expected a floating-point dtype, but found ", Name(dtype)));
+  }
   SHERD_ASSIGN_OR_RETURN(Tensor weight,
                          Randn({rows, columns}, {.dtype = dtype}));
   if (!options.padding_idx) return weight;
