@@ -142,8 +142,9 @@ struct ArchiveLoadOptions {
 //                        at save time was", "Local world size at save time
 //                        was", "Global world size at save time was"; "RPC
 //                        Framework needs to be initialized".
+//                        Or options.device was made from malformed text.
 //   kInvalidArgument     options.map without a path, or with one that begins
-//                        with a scheme.
+//                        with a scheme; or the path is that of a directory.
 //   kResourceExhausted   No memory.
 //   others               Of files, devices, and of
 //                        ShardedTensor::FromLocalShardsAndMetadata.
@@ -166,8 +167,17 @@ absl::StatusOr<StateDict> LoadFromString(
 class Archive {
  public:
   // Reads the tree and checks it, without elements; neither default group nor
-  // RPC are needed. Errors as Load, but those of sharded tensors: ranks that
-  // load with one whose archive did not open wait for it.
+  // RPC are needed. Ranks that load with one whose archive did not open wait
+  // for it.
+  //   kNotFound            There is no such file.
+  //   kInvalidArgument     The path is that of a directory, or begins with the
+  //                        scheme of no store and "://"; or options.map without
+  //                        a path, or with one that begins with a scheme.
+  //   kFailedPrecondition  options.device was made from malformed text.
+  //   kUnimplemented       A later version wrote it.
+  //   kDataLoss            Not an archive, cut short, or damaged: where, and
+  //                        what was expected.
+  //   others               From the file system.
   static absl::StatusOr<Archive> Open(const std::string& path,
                                       const ArchiveLoadOptions& options = {});
   static absl::StatusOr<Archive> Open(std::shared_ptr<ArchiveSource> source,

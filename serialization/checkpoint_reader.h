@@ -22,12 +22,20 @@ namespace sherd {
 // A checkpoint of either version opened by one process: its contents, and reads
 // of tensors or boxes of them.
 //
-// Errors. As for LoadCheckpoint, with file, tensor and offset.
+// Errors of reads. As for LoadCheckpoint, with file, tensor and offset.
 //
 // Threads. Safe.
 class CheckpointReader {
  public:
   // Reads what ManifestReader::Open reads, and no data.
+  //   kNotFound            There is no checkpoint at `path`.
+  //   kInvalidArgument     A directory is where the manifest should be, or
+  //                        `path` begins with the scheme of no store and "://".
+  //   kFailedPrecondition  The manifest is a link that leads nowhere.
+  //   kUnimplemented       A later version wrote the checkpoint.
+  //   kDataLoss            The manifest is damaged or incomplete.
+  //   kResourceExhausted   It exceeds a limit of manifest_codec.h.
+  //   others               From the file system.
   static absl::StatusOr<CheckpointReader> Open(
       const std::string& path, FileSystem& files = CheckpointFiles());
 

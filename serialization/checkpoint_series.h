@@ -151,11 +151,17 @@ class CheckpointSeries {
   // the default group, calls it with the same directory and options but for
   // staging_budget and what SaveOptions does not ask for. One small collective;
   // with copy_to the creation of a group.
-  //   kInvalidArgument  directory is empty, or copy_to is the same; keep_last
-  //                     or keep_every is negative; or directory, copy_to,
-  //                     keep_last, keep_every or incremental differ between
-  //                     ranks: the message has both values. On all ranks.
-  //   others            With copy_to, from the creation of a group.
+  //   kInvalidArgument     directory is empty, or copy_to is the same;
+  //                        keep_last or keep_every is negative; or directory,
+  //                        copy_to, keep_last, keep_every or incremental differ
+  //                        between ranks: the message has both values. On all
+  //                        ranks.
+  //   kFailedPrecondition  There is neither a `group` nor a default group: on
+  //                        this rank alone.
+  //   kUnavailable         A rank died or left; the message names it.
+  //   kDeadlineExceeded    A rank did not call it within SaveOptions::timeout;
+  //                        the message names it.
+  //   others               With copy_to, from the creation of a group.
   static absl::StatusOr<CheckpointSeries> Open(
       std::string directory, std::shared_ptr<ProcessGroup> group = nullptr,
       SeriesOptions options = {});

@@ -28,9 +28,11 @@ class SafetensorsFile {
   // are read, and no more memory is used than a small multiple of the header.
   //
   // Errors. Those of ParseSafetensorsHeader, and
-  //   kNotFound   The file does not exist.
-  //   kDataLoss   It is shorter than 8 bytes or than its header claims, or the
-  //               header is longer than allowed.
+  //   kNotFound         The file does not exist.
+  //   kInvalidArgument  It is a directory, device, pipe or socket.
+  //   kDataLoss         It is shorter than 8 bytes or than its header claims,
+  //                     or the header is longer than allowed.
+  //   others            From the file system.
   static absl::StatusOr<SafetensorsFile> Open(FileSystem& files,
                                               const std::string& path);
 
@@ -96,8 +98,11 @@ class SafetensorsWriter {
  public:
   // Creates the file, reserves its space and writes the header.
   //   kInvalidArgument    As PlanSafetensors.
+  //   kNotFound           The directory does not exist.
   //   kResourceExhausted  There is not enough space; the message has both
-  //                       numbers.
+  //                       numbers. Or the header exceeds
+  //                       kMaxSafetensorsHeaderBytes.
+  //   others              From the file system.
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
       FileSystem& files, const std::string& path,
       std::vector<SafetensorsTensorInfo> tensors,

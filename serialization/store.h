@@ -156,7 +156,7 @@ using CheckpointStoreFactory =
 // lead to stores of this factory. Call it before the first such path is used,
 // on every rank.
 //   kInvalidArgument  The scheme is not 2 to 32 lower-case letters, digits, '+'
-//                     and '-', a letter first.
+//                     and '-', a letter first; or `factory` is null.
 //   kAlreadyExists    It is registered, or built in.
 absl::Status RegisterCheckpointStore(const std::string& scheme,
                                      CheckpointStoreFactory factory);

@@ -93,7 +93,8 @@ int64_t AlignmentClass(int64_t bytes);
 // a class larger ones first, ties by name. So there are no holes, and every
 // tensor begins at a multiple of its class: of its element size at least.
 //   kInvalidArgument  A name is empty, too long, not UTF-8, "__metadata__" or
-//                     given twice; a bad shape; sizes that overflow.
+//                     given twice; a bad shape; sizes that overflow; metadata
+//                     that is not UTF-8.
 absl::StatusOr<SafetensorsHeader> PlanSafetensors(
     std::vector<SafetensorsTensorInfo> tensors,
     std::map<std::string, std::string> metadata = {});
