@@ -293,8 +293,10 @@ class RpcAgent : public RemoteAccess {
 //   kPermissionDenied    Workers have different secrets, or belong to different
 //                        users.
 //   kDeadlineExceeded    Names the workers that did not arrive.
-//   kUnavailable         Names a worker that failed.
+//   kUnavailable         Names a worker that failed; or rank 0 cannot listen on
+//                        its address.
 //   kResourceExhausted   No descriptors or threads left.
+//   others               The file of the secret cannot be read.
 absl::StatusOr<std::shared_ptr<RpcAgent>> InitRpc(
     const RpcOptions& options = {});
 
