@@ -121,7 +121,10 @@ DrainAgreement::Messages DrainAgreement::Advance(const Look& look,
                          .received = counts.received}});
     return true;
   });
-  if (Coordinator() != rank_) return messages;
+  if (Coordinator() != rank_) {
+    Greet(messages);
+    return messages;
+  }
   if (!agreed()) AdvanceCount(look, new_wave, messages);
   if (!agreed()) return messages;
   if (!std::exchange(told_, true)) tell_others(Agreed());
@@ -129,6 +132,13 @@ DrainAgreement::Messages DrainAgreement::Advance(const Look& look,
   tell_others({.kind = DrainKind::kLeave});
   phase_ = Phase::kOver;
   return messages;
+}
+
+void DrainAgreement::Greet(Messages& messages) {
+  const int coordinator = Coordinator();
+  if (std::exchange(greeted_, coordinator) == coordinator) return;
+  // Waves are numbered from 1, so that no coordinator counts it.
+  messages.push_back({coordinator, {.kind = DrainKind::kReport}});
 }
 
 void DrainAgreement::AdvanceCount(const Look& look, bool new_wave,

@@ -34,6 +34,10 @@ struct DrainCounts {
 //
 // A lost worker is excluded, and so are requests to and from it.
 //
+// Workers are linked with rank 0 from the start, and with others from the first
+// message. So a worker sends each other coordinator one, and is notified if
+// that is lost too, even before its first wave.
+//
 // A pure state machine: no threads, no clock. Calls one at a time.
 class DrainAgreement {
  public:
@@ -88,6 +92,8 @@ class DrainAgreement {
   // `lost`: reported by others; this worker may not know yet.
   void Agree(const std::vector<int>& lost);
   std::set<int> Gone() const;
+  // Sends a new coordinator a report of no wave.
+  void Greet(Messages& messages);
   void AdvanceCount(const Look& look, bool new_wave, Messages& messages);
 
   const int rank_;
@@ -100,6 +106,8 @@ class DrainAgreement {
   // Waves that this worker has not answered, by coordinator: a late wave of a
   // lost coordinator must not replace that of the next one.
   std::map<int, Wave> asked_;
+  // The last coordinator with which this worker is linked.
+  int greeted_ = 0;
 
   // Of the coordinator.
   uint64_t wave_ = 0;

@@ -22,7 +22,10 @@ namespace sherd::internal {
 namespace {
 
 // Workers that exchange requests and drain messages in a random order, requests
-// and drain messages overtaking one another, and die at random points.
+// and drain messages overtaking one another, and die at random points. As on
+// the wire, a death is noticed by the workers that are linked with the dead
+// one: rank 0, and those that have exchanged a message with it; or when one is
+// sent to it.
 class Simulation {
  public:
   Simulation(int size, uint64_t seed)
@@ -31,6 +34,7 @@ class Simulation {
       workers_[r].agreement = std::make_unique<DrainAgreement>(r, size);
       workers_[r].sent.resize(static_cast<size_t>(size));
       workers_[r].received.resize(static_cast<size_t>(size));
+      if (r > 0) Link(0, r);
     }
   }
 
@@ -95,7 +99,9 @@ class Simulation {
   }
   void Request(int r) {
     const int to = static_cast<int>(random_() % static_cast<uint64_t>(size_));
-    if (to == r || workers_[to].dead) return;
+    if (to == r) return;
+    if (workers_[to].dead) return Notice(r, to);
+    Link(r, to);
     --requests_left_;
     ++workers_[r].sent[to];
     ++requests_[{r, to}];
@@ -130,7 +136,6 @@ class Simulation {
     drains_[pair].pop_front();
     Worker& to = workers_[pair.second];
     if (to.dead) return;
-    // The last message of a connection: its end.
     if (header.kind == DrainKind::kGiveUp) {
       to.agreement->OnGone(pair.first, "died");
     } else {
@@ -140,8 +145,21 @@ class Simulation {
   }
   void Post(int from, const DrainAgreement::Messages& messages) {
     for (const auto& message : messages) {
+      if (workers_[message.to].dead) {
+        Notice(from, message.to);
+        continue;
+      }
+      Link(from, message.to);
       drains_[{from, message.to}].push_back(message.header);
     }
+  }
+  void Link(int a, int b) { links_.insert({std::min(a, b), std::max(a, b)}); }
+  bool IsLinked(int a, int b) const {
+    return links_.contains({std::min(a, b), std::max(a, b)});
+  }
+  // The end of a connection is the last message on it.
+  void Notice(int worker, int dead) {
+    drains_[{dead, worker}].push_back({.kind = DrainKind::kGiveUp});
   }
   void Kill(int r) {
     --deaths_left_;
@@ -149,10 +167,11 @@ class Simulation {
     for (int w = 0; w < size_; ++w) {
       requests_[{r, w}] = 0;
       if (w == r) continue;
+      if (!IsLinked(r, w)) continue;
       // A part of its messages still arrives.
       auto& queue = drains_[{r, w}];
       queue.resize(random_() % (queue.size() + 1));
-      queue.push_back({.kind = DrainKind::kGiveUp});
+      Notice(w, r);
     }
   }
   void CheckSafety() const {
@@ -174,6 +193,7 @@ class Simulation {
   std::vector<Worker> workers_;
   int requests_left_ = 30;
   int deaths_left_ = 0;
+  std::set<std::pair<int, int>> links_;
   std::map<std::pair<int, int>, int> requests_;
   std::map<std::pair<int, int>, std::deque<DrainHeader>> drains_;
 };
@@ -241,6 +261,30 @@ TEST(DrainAgreementTest, AWorkerThatGivesUpIsNamedAndTheNextRankTakesOver) {
   agreement.Advance(idle, true);
   EXPECT_TRUE(agreement.over());
   EXPECT_EQ(agreement.lost().at(0), "it gave up");
+}
+
+// Only rank 0 is linked with all: the death of the next coordinator would
+// remain unknown to workers that never sent it anything.
+TEST(DrainAgreementTest, EachNewCoordinatorGetsOneMessageOfEachWorker) {
+  DrainAgreement two(2, 4);
+  const auto idle = [](const std::set<int>&) {
+    return DrainCounts{.idle = true};
+  };
+  two.Join();
+  EXPECT_TRUE(two.Advance(idle, true).empty());
+  two.OnGone(0, "died");
+  DrainAgreement::Messages messages = two.Advance(idle, true);
+  ASSERT_THAT(messages, ::testing::SizeIs(1));
+  EXPECT_EQ(messages[0].to, 1);
+  EXPECT_EQ(messages[0].header.kind, DrainKind::kReport);
+  EXPECT_EQ(messages[0].header.wave, uint64_t{0});
+  EXPECT_TRUE(two.Advance(idle, true).empty());
+  // It is the coordinator itself now.
+  two.OnGone(1, "died");
+  messages = two.Advance(idle, true);
+  ASSERT_THAT(messages, ::testing::SizeIs(1));
+  EXPECT_EQ(messages[0].to, 3);
+  EXPECT_EQ(messages[0].header.kind, DrainKind::kWave);
 }
 
 TEST(DrainAgreementTest, AllLearnWhichWorkersTheCoordinatorLost) {
