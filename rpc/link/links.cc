@@ -325,8 +325,10 @@ void Links::Settle(int rank, const absl::Status& status) {
 
 void Links::OnLinked(int rank) {
   linked_.push_back(rank);
-  for (const auto& [lost, cause] : losses_) {
-    peers_[rank]->SendLostNotice(lost, cause);
+  if (reporter_ == this->rank()) {
+    for (const auto& [lost, cause] : losses_) {
+      peers_[rank]->SendLostNotice(lost, cause);
+    }
   }
   Settle(rank, absl::OkStatus());
 }
@@ -338,18 +340,40 @@ void Links::OnEnded(int rank, PeerLink::End end, const absl::Status& why,
            WithFailedRank(absl::Status(cause.code(), why.message()), rank));
     // Before the handler acts on it: its messages to others presume that they
     // know.
-    if (this->rank() == 0) {
-      losses_[rank] = std::string(cause.message());
-      for (int peer = 1; peer < directory_->size(); ++peer) {
-        if (peer != rank) peers_[peer]->SendLostNotice(rank, cause.message());
-      }
-    }
+    losses_[rank] = std::string(cause.message());
+    if (reporter_ == this->rank()) ReportLoss(rank);
     context_.handler->OnLost(rank, why);
   } else if (end == PeerLink::End::kLeft) {
     Settle(rank, why);
     context_.handler->OnLeft(rank, why);
   }
+  UpdateReporter();
   CheckEnded();
+}
+
+void Links::ReportLoss(int rank) {
+  for (const auto& peer : peers_) {
+    if (peer != nullptr) peer->SendLostNotice(rank, losses_[rank]);
+  }
+}
+
+void Links::UpdateReporter() {
+  // The links that it parts with end too.
+  if (has_left_) return;
+  const int before = reporter_;
+  while (reporter_ != rank() && peers_[reporter_]->HasEnded()) ++reporter_;
+  if (reporter_ == before) return;
+  if (reporter_ == rank()) {
+    for (const auto& [lost, cause] : losses_) ReportLoss(lost);
+    return;
+  }
+  const auto found = notices_.find(reporter_);
+  if (found == notices_.end()) return;
+  // A copy: each of them may change the reporter again.
+  const std::map<int, std::string> notices = found->second;
+  for (const auto& [lost, cause] : notices) {
+    peers_[lost]->OnReportedLost(cause);
+  }
 }
 
 void Links::OnNotReached(int rank, const absl::Status& why) {
@@ -358,7 +382,9 @@ void Links::OnNotReached(int rank, const absl::Status& why) {
 
 void Links::OnLostNotice(int from, const rpc::LinkMessage::LostNotice& notice) {
   const int lost = notice.rank();
-  if (from != 0 || lost <= 0 || lost >= directory_->size() || lost == rank()) {
+  if (lost < 0 || lost >= directory_->size() || lost == rank()) return;
+  if (from != reporter_) {
+    notices_[from][lost] = notice.why();
     return;
   }
   peers_[lost]->OnReportedLost(PrintableLine(notice.why()));

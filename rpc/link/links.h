@@ -67,8 +67,10 @@ struct LinkOptions {
 //
 // Every worker is connected to rank 0 from the start, and to another one from
 // the first message between them. So rank 0 notices each loss, and reports it
-// to the workers that are not connected with the lost one; once rank 0 itself
-// is lost they notice a loss when they send to that worker.
+// to the workers that are not connected with the lost one. Once rank 0 itself
+// is lost or has left, the next rank reports the losses that it notices to the
+// workers that it is connected with; the others notice a loss when they send to
+// that worker.
 //
 // Threads. Safe from any thread.
 // Cost. One thread for all connections, besides those that take part in work(),
@@ -134,6 +136,10 @@ class Links final : public Wire,
   void CheckEnded() ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<int> Unfinished() const;
   void CloseAll();
+  // Reports `rank` to the others, if that is this worker's part.
+  void ReportLoss(int rank);
+  // After a worker ended: the next reporter takes over.
+  void UpdateReporter();
 
   void OnLinked(int rank) override;
   void OnEnded(int rank, PeerLink::End end, const absl::Status& why,
@@ -160,8 +166,14 @@ class Links final : public Wire,
   // Peers with a connection: looking at all others at each beat would cost more
   // than the beat.
   std::vector<int> linked_;
-  // On rank 0: the lost workers, and why.
+  // The lowest rank that, as far as this worker knows, is neither lost nor has
+  // left: the one that reports losses to the others.
+  int reporter_ = 0;
+  // The lost workers, and why.
   std::map<int, std::string> losses_;
+  // What other workers than the reporter reported, by their rank: they may know
+  // before this one that they have become it.
+  std::map<int, std::map<int, std::string>> notices_;
   // Set once it closed: the workers that had not taken all that was sent.
   std::optional<std::vector<int>> unfinished_;
   // Its thread uses all of the above.

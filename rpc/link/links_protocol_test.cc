@@ -488,5 +488,41 @@ TEST_F(LinksProtocolTest, AWorkerThatConnectsToALeavingOneIsNotified) {
   goodbye.join();
 }
 
+// Worker 1 may know that rank 0 has ended before the receiver does.
+TEST_F(LinksProtocolTest, ANoticeOfAnotherRankCountsOnceTheLowerOnesHaveEnded) {
+  TestWorker real;
+  std::thread start([&] {
+    real.links = Links::Start(OptionsOn(store_, 2, 4), real.mailbox.get());
+  });
+  std::unique_ptr<HandMadeWorker> made[2];
+  std::vector<std::thread> others;
+  for (int rank = 0; rank < 2; ++rank) {
+    others.emplace_back([&, rank] {
+      made[rank] = std::make_unique<HandMadeWorker>(store_, rank, 4, true);
+    });
+  }
+  const HandMadeWorker three(store_, 3, 4, true);
+  for (std::thread& other : others) other.join();
+  LinkMessage hello;
+  Line zero = made[0]->Accept(&hello);
+  zero.Send(made[0]->Accepted());
+  start.join();
+  ASSERT_THAT(real.links, IsOk());
+  Line one = made[1]->LinkTo(2);
+  LinkMessage notice;
+  notice.mutable_lost_notice()->set_rank(3);
+  notice.mutable_lost_notice()->set_why("it fell over");
+  one.Send(notice);
+  LinkMessage heartbeat;
+  heartbeat.mutable_heartbeat();
+  one.Send(heartbeat);
+  // The answer shows that the notice was read.
+  EXPECT_NE(one.ReceiveHead(), "");
+  EXPECT_THAT(real.mailbox->losses(), IsEmpty());
+  zero.Send(AGoodbye());
+  EXPECT_THAT(real.mailbox->WaitForLoss(3),
+              StatusIs(absl::StatusCode::kUnavailable, "it fell over"));
+}
+
 }  // namespace
 }  // namespace sherd::internal

@@ -222,6 +222,39 @@ TEST_F(LinksTest, AWorkerThatEndsWithoutAGoodbyeIsLostOnceAndByName) {
   }
 }
 
+TEST_F(LinksTest, TheNextRankReportsLossesOnceRankZeroHasEnded) {
+  for (const bool dies : {false, true}) {
+    SCOPED_TRACE(dies);
+    std::vector<TestWorker> workers = Start(4);
+    // Worker 1 is connected with all, workers 2 and 3 not with one another.
+    for (const int to : {2, 3}) {
+      ASSERT_THAT(workers[1]->Send(to, {.control = "hello"}), IsOk());
+      ASSERT_THAT(workers[to].mailbox->WaitForMail(1), SizeIs(1));
+    }
+    if (!dies) {
+      EXPECT_THAT(workers[0]->Goodbye(Deadline::After(absl::Seconds(60))),
+                  IsOk());
+    }
+    workers[0].links = absl::UnknownError("gone");
+    for (const int rank : {1, 2}) {
+      LinkMailbox& mailbox = *workers[rank].mailbox;
+      EXPECT_THAT(dies ? mailbox.WaitForLoss(0) : mailbox.WaitForGoodbye(0),
+                  StatusIs(absl::StatusCode::kUnavailable));
+    }
+    workers[3].links = absl::UnknownError("gone");
+    for (const int rank : {1, 2}) {
+      const absl::Status why = workers[rank].mailbox->WaitForLoss(3);
+      EXPECT_THAT(why, StatusIs(absl::StatusCode::kUnavailable,
+                                StartsWith("worker3 (rank 3) is lost: ")));
+      EXPECT_EQ(FailedRank(why), 3);
+    }
+    for (const int rank : {1, 2}) {
+      EXPECT_THAT(workers[rank]->Goodbye(Deadline::After(absl::Seconds(60))),
+                  IsOk());
+    }
+  }
+}
+
 TEST_F(LinksTest, AGoodbyeFlushesAndIsNotALoss) {
   std::vector<TestWorker> workers = Start(4);
   const std::string large(size_t{48} << 20, 'x');

@@ -109,6 +109,8 @@ void PeerLink::OnReportedLost(absl::string_view cause) {
 }
 
 void PeerLink::SendLostNotice(int rank, absl::string_view cause) {
+  // The goodbye is the last message.
+  if (says_goodbye_) return;
   LinkMessage message;
   LinkMessage::LostNotice& notice = *message.mutable_lost_notice();
   notice.set_rank(rank);
