@@ -284,9 +284,10 @@ class RpcAgent : public RemoteAccess {
 //
 // Without Shutdown the others see this worker lost when the agent is destroyed.
 //
-//   kInvalidArgument     An option or variable is malformed or missing; device
-//                        maps of a worker name an unknown worker, or map two
-//                        devices to one; then on all workers.
+//   kInvalidArgument     An option or variable is malformed or missing. On all
+//                        workers if it is the name, transports, or heartbeats
+//                        of one, or if its device maps name an unknown worker,
+//                        or map two devices to one.
 //   kFailedPrecondition  "RPC is already initialized"; or two workers have no
 //                        transport in common.
 //   kAlreadyExists       Two workers have one name; on all workers.

@@ -246,15 +246,17 @@ class Agent final : public RpcAgent,
 absl::Status Agent::Join(int rank, int world_size,
                          std::shared_ptr<StoreSession> session,
                          const std::string& master, Deadline deadline) {
-  SHERD_ASSIGN_OR_RETURN(std::string secret, ReadSecret());
+  absl::StatusOr<std::string> secret = ReadSecret();
   const std::string name =
       options_.name.empty() ? absl::StrCat("worker", rank) : options_.name;
   publications_ = std::make_shared<Publications>(name);
-  SHERD_ASSIGN_OR_RETURN(const Transports transports,
-                         Transports::Choose(options_.transports));
+  // Links reports the error.
+  const MemoryPathSet memory_paths = Transports::Choose(options_.transports)
+                                         .value_or(Transports{.memory = {}})
+                                         .memory;
   CallEngineOptions calls = {.rank = rank,
                              .world_size = world_size,
-                             .memory_paths = transports.memory,
+                             .memory_paths = memory_paths,
                              .timeout = options_.timeout};
   calls.limits.max_tensor_bytes = options_.max_message_bytes;
   calls.find_handler = [own = FetchHandler(publications_)](
@@ -276,12 +278,13 @@ absl::Status Agent::Join(int rank, int world_size,
                             .name = options_.name,
                             .session = std::move(session),
                             .master = master,
-                            .secret = std::move(secret),
+                            .secret = secret.value_or(""),
                             .transports = options_.transports,
                             .deadline = deadline,
                             .heartbeat = options_.heartbeat_interval,
                             .patience = options_.heartbeat_timeout,
                             .max_tail_bytes = options_.max_message_bytes,
+                            .error = secret.status(),
                             .note = EncodeDeviceMaps(options_.device_maps),
                             .on_met = on_met},
                            losses_.get()));

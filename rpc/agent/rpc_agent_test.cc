@@ -568,6 +568,21 @@ TEST_F(RpcAgentTest, AFailedStartNamesTheReason) {
               StatusIs(absl::StatusCode::kInvalidArgument, "pigeon"));
 }
 
+TEST_F(RpcAgentTest, ABadOptionOfOneWorkerIsReportedToAllAndLeavesNothing) {
+  RunRankThreads(2, [&](int rank) {
+    RpcOptions options = Options(rank, 2);
+    if (rank == 1) {
+      options.transports = {"pigeon"};
+      // Rank 0 is in the session that this worker gives up.
+      ASSERT_THAT(store_->Get("group/rpc/1/member/0", Deadline::Infinite()),
+                  IsOk());
+    }
+    EXPECT_THAT(InitRpc(options),
+                StatusIs(absl::StatusCode::kInvalidArgument, "pigeon"));
+  });
+  RunWorkers(2, [](RpcAgent&) {});
+}
+
 TEST_F(RpcAgentTest, TwoWorkersOfOneNameAreRefusedOnAll) {
   RunRankThreads(2, [&](int rank) {
     RpcOptions options = Options(rank, 2);

@@ -126,8 +126,9 @@ Directory::Directory(std::shared_ptr<Store> store, int rank, int world_size)
 
 absl::StatusOr<std::unique_ptr<Directory>> Directory::Meet(
     std::shared_ptr<Store> store, int rank, int world_size, Worker self,
-    Deadline deadline) {
-  SHERD_RETURN_IF_ERROR(CheckWorkerName(self.name));
+    Deadline deadline, absl::Status error) {
+  // Passed on, so that the others need not wait for this worker.
+  error.Update(CheckWorkerName(self.name));
   auto directory = std::unique_ptr<Directory>(
       new Directory(std::move(store), rank, world_size));
   // By rank 0 for all, so that an error reaches all before its store ends.
@@ -140,9 +141,9 @@ absl::StatusOr<std::unique_ptr<Directory>> Directory::Meet(
   };
   Store& meeting = *directory->store_;
   SHERD_RETURN_IF_ERROR(
-      ExchangeMembership(meeting, /*expected=*/{}, deadline,
-                         directory->membership_,
-                         {.note = Record(self), .settle = settle})
+      ExchangeMembership(
+          meeting, /*expected=*/{}, deadline, directory->membership_,
+          {.note = Record(self), .error = std::move(error), .settle = settle})
           .status());
   if (rank == 0) return directory;
   const absl::StatusOr<std::vector<std::string>> records =

@@ -66,16 +66,16 @@ class Directory {
   enum class Route { kNone, kUnix, kTcp };
 
   // Meets the other workers. Collective; once per store. Keys: those of
-  // ExchangeMembership.
-  //   kInvalidArgument     The name is malformed, the rank is taken, or world
-  //                        sizes differ.
+  // ExchangeMembership. `error`: why this worker cannot take part; all get it.
+  //   kInvalidArgument     A name is malformed, or world sizes differ; on all.
+  //                        The rank is taken.
   //   kAlreadyExists       Two workers have one name. On all workers.
   //   kFailedPrecondition  Two workers have no transport in common. On all.
   //   kDeadlineExceeded    Names the ranks that did not arrive.
   //   kUnavailable         The process of rank 0 ended meanwhile.
   static absl::StatusOr<std::unique_ptr<Directory>> Meet(
       std::shared_ptr<Store> store, int rank, int world_size, Worker self,
-      Deadline deadline);
+      Deadline deadline, absl::Status error = absl::OkStatus());
 
   // Publishes where this worker listens and learns where the others do.
   // Collective, once.

@@ -297,12 +297,54 @@ TEST_F(DirectoryTest, BadOptionsAreRefused) {
       [](LinkOptions& o) { o.name = "a name"; },
   };
   for (size_t i = 0; i < edits.size(); ++i) {
-    LinkOptions options = OptionsOn(std::make_shared<HashStore>(), 0, 1);
+    SCOPED_TRACE(i);
+    const std::shared_ptr<Store> store = std::make_shared<HashStore>();
+    LinkOptions options = OptionsOn(store, 0, 1);
     edits[i](options);
     EXPECT_THAT(Links::Start(options, &mailbox),
-                StatusIs(absl::StatusCode::kInvalidArgument))
-        << i;
+                StatusIs(absl::StatusCode::kInvalidArgument));
+    // The rank has left the store.
+    const absl::StatusOr<std::unique_ptr<Links>> links =
+        Links::Start(OptionsOn(store, 0, 1), &mailbox);
+    ASSERT_THAT(links, IsOk());
+    EXPECT_THAT((*links)->Goodbye(Late()), IsOk());
   }
+}
+
+TEST_F(DirectoryTest, ABadOptionOfOneWorkerIsReportedToAllAndLeavesNothing) {
+  const std::vector<std::function<void(LinkOptions&)>> edits = {
+      [](LinkOptions& o) { o.heartbeat = absl::ZeroDuration(); },
+      [](LinkOptions& o) { o.transports = {"pigeon"}; },
+      [](LinkOptions& o) { o.name = "a name"; },
+      [](LinkOptions& o) { o.error = absl::InvalidArgumentError("no secret"); },
+  };
+  for (size_t i = 0; i < edits.size(); ++i) {
+    for (int bad = 0; bad < 3; ++bad) {
+      SCOPED_TRACE(absl::StrCat("option ", i, " of rank ", bad));
+      // All enter the session before one gives it up.
+      std::vector<LinkOptions> options;
+      for (int rank = 0; rank < 3; ++rank) {
+        options.push_back(OptionsOn(store_, rank, 3));
+      }
+      edits[i](options[bad]);
+      std::vector<TestWorker> workers(3);
+      RunRankThreads(3, [&](int rank) {
+        workers[rank].links =
+            Links::Start(options[rank], workers[rank].mailbox.get());
+      });
+      for (const TestWorker& worker : workers) {
+        EXPECT_THAT(worker.links, StatusIs(absl::StatusCode::kInvalidArgument));
+        EXPECT_EQ(ErrorRank(worker.links.status()), bad);
+      }
+    }
+  }
+  // The store serves the next attempt.
+  std::vector<TestWorker> workers = StartWorkers(store_, 3);
+  for (const TestWorker& worker : workers) {
+    EXPECT_THAT(worker.links, IsOk());
+  }
+  EXPECT_THAT(GoodbyeToAll(workers, absl::Seconds(60)),
+              ::testing::Each(IsOk()));
 }
 
 TEST_F(DirectoryTest, TransportsAreSocketsAndPathsOfMemory) {

@@ -22,27 +22,39 @@ constexpr absl::Duration kLook = absl::Milliseconds(100);
 // Random bytes of a Unix socket's name: enough to make it unique.
 constexpr size_t kNameBytes = 12;
 
-absl::Status CheckOptions(const LinkOptions& options) {
+// Without these, this worker cannot meet the others.
+absl::Status CheckPlace(const LinkOptions& options) {
   if (options.world_size < 1 || options.rank < 0 ||
       options.rank >= options.world_size) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", options.rank, " of world size ",
                      options.world_size, ": expected 0 <= rank < world size"));
   }
-  if (options.session == nullptr || options.heartbeat <= absl::ZeroDuration() ||
-      options.patience < options.heartbeat) {
-    return absl::InvalidArgumentError(
-        "expected a session, and a heartbeat that is more often than what "
-        "workers wait for it");
+  if (options.session == nullptr) {
+    return absl::InvalidArgumentError("expected a session");
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckHeartbeat(const LinkOptions& options) {
+  if (options.heartbeat > absl::ZeroDuration() &&
+      options.patience >= options.heartbeat) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("heartbeats every ", absl::FormatDuration(options.heartbeat),
+                   ", awaited for ", absl::FormatDuration(options.patience),
+                   ": expected an interval above zero, and no shorter a wait"));
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Links>> Links::Start(const LinkOptions& options,
                                                     Handler* handler) {
-  SHERD_RETURN_IF_ERROR(CheckOptions(options));
+  if (const absl::Status status = CheckPlace(options); !status.ok()) {
+    if (options.session != nullptr) options.session->GiveUp(status);
+    return status;
+  }
   auto links = std::unique_ptr<Links>(new Links(options, handler));
   const absl::Status status = links->Join();
   if (status.ok()) return links;
@@ -67,8 +79,11 @@ Links::Links(const LinkOptions& options, Handler* handler)
                .patience = options.patience} {}
 
 absl::Status Links::Join() {
-  SHERD_ASSIGN_OR_RETURN(const Transports transports,
-                         Transports::Choose(options_.transports));
+  const absl::StatusOr<Transports> transports =
+      Transports::Choose(options_.transports);
+  absl::Status error = options_.error;
+  error.Update(CheckHeartbeat(options_));
+  error.Update(transports.status());
   SHERD_ASSIGN_OR_RETURN(
       std::unique_ptr<Directory> directory,
       Directory::Meet(
@@ -77,9 +92,9 @@ absl::Status Links::Join() {
                                          : options_.name,
            .nonce = NewNonce(),
            .network = OwnHostIdentity().network,
-           .transports = transports,
+           .transports = transports.value_or(Transports()),
            .note = options_.note},
-          options_.deadline));
+          options_.deadline, error));
   // From here on Start reports an error to the others.
   directory_ = std::move(directory);
   if (options_.on_met != nullptr) {

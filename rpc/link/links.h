@@ -49,6 +49,8 @@ struct LinkOptions {
   absl::Duration heartbeat = absl::Seconds(10);
   absl::Duration patience = absl::Seconds(30);
   uint64_t max_tail_bytes = uint64_t{1} << 40;
+  // Why this worker cannot take part. All workers that start get this error.
+  absl::Status error = {};
   // Passed to on_met of the other workers.
   std::string note = {};
   // Called once all have met, before any message is sent or received; an error,
@@ -85,14 +87,15 @@ class Links final : public Wire,
   // the links, and may be called before this returns.
   //
   // After an error this worker has left, and the others fail or see it lost.
-  //   kInvalidArgument     An option is out of range, the rank is taken, or
-  //                        world sizes differ.
+  //   kInvalidArgument     An option is out of range, or world sizes differ; on
+  //                        all workers. The rank is out of range, or taken.
   //   kAlreadyExists       Two workers have one name; on all workers.
   //   kFailedPrecondition  Two workers have no transport in common; on all.
   //   kPermissionDenied    Rank 0 has another secret, or is another user's.
   //   kDeadlineExceeded    Names the ranks or workers that did not arrive.
   //   kUnavailable         Names a worker that failed.
   //   kResourceExhausted   No descriptors or threads left.
+  //   other                LinkOptions::error of some worker; on all.
   static absl::StatusOr<std::unique_ptr<Links>> Start(
       const LinkOptions& options, Handler* handler);
 
