@@ -61,8 +61,9 @@ class MemoryTransfer {
   // `peer` reads this worker's memory by these paths.
   void SetReadable(int peer, MemoryPathSet paths) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Invalidates later reads by `peer`: it is lost, or this worker ends. Called
-  // before anything that is exposed to it is released.
+  // Invalidates later reads by `peer`, and of its memory, which is unmapped
+  // once the last running read has ended: it is lost or has left, or this
+  // worker ends. Called before anything that is exposed to it is released.
   void Forget(int peer) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Makes tensors in host memory, of any strides, readable for `peer` while the
@@ -74,7 +75,8 @@ class MemoryTransfer {
 
   // Copies what `peer` exposed to `tensors`, which have the announced sizes and
   // dtypes and any strides.
-  //   kUnavailable      Its process has ended; it is the failed rank.
+  //   kUnavailable      Its process has ended; it is the failed rank. Or it was
+  //                     forgotten.
   //   kInvalidArgument  It did not expose what it announced, or has withdrawn
   //                     it.
   //   other             The system does not let this process read its memory.
@@ -101,6 +103,7 @@ class MemoryTransfer {
     // The paths by which it reads this worker's memory.
     MemoryPathSet readable_by;
     std::shared_ptr<const Reach> reach;
+    bool is_forgotten = false;
   };
 
   bool Locate(MemoryPathSet paths, Tensor& tensor, TensorSource& source) const;

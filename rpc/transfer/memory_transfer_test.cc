@@ -139,6 +139,25 @@ TEST(MemoryTransferTest, NothingIsExposedBeforeTheAnswer) {
   EXPECT_EQ(owner.Expose(1, tensors), nullptr);
 }
 
+TEST(MemoryTransferTest, AForgottenWorkerIsNotReadAndHoldsNothing) {
+  MemoryTransfer owner(2, kAll);
+  MemoryTransfer reader(2, {.thread = true});
+  SHERD_ASSERT_OK_AND_ASSIGN(const MemoryPathSet paths,
+                             reader.Examine(0, *owner.IntroduceTo(1)));
+  owner.SetReadable(1, paths);
+  const auto exposure = owner.Expose(1, {*Tensor::Ones({1000})});
+  ASSERT_NE(exposure, nullptr);
+  std::vector<Tensor> into = {*Tensor::Zeros({1000})};
+  EXPECT_THAT(reader.Read(0, exposure->transfer, exposure->sources, into),
+              IsOk());
+  // What reads by this path, and no longer than that.
+  const long users = exposure->listed.use_count();
+  reader.Forget(0);
+  EXPECT_EQ(exposure->listed.use_count(), users - 1);
+  EXPECT_THAT(reader.Read(0, exposure->transfer, exposure->sources, into),
+              StatusIs(absl::StatusCode::kUnavailable));
+}
+
 // As memory that a device driver has mapped.
 TEST(MemoryTransferTest, MemoryThatOthersCannotReadIsSent) {
   MemoryTransfer owner(2, {.cma = true});
