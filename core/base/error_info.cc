@@ -96,6 +96,11 @@ ErrorInfo GetErrorInfo(const absl::Status& status) {
   return payload ? Decode(std::string(*payload)) : ErrorInfo{};
 }
 
+absl::Status WithoutErrorInfo(absl::Status status) {
+  if (!status.ok()) status.ErasePayload(kPayloadUrl);
+  return status;
+}
+
 std::optional<int> ErrorRank(const absl::Status& status) {
   return GetErrorInfo(status).rank;
 }

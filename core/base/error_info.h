@@ -49,6 +49,9 @@ struct ErrorInfo {
 // attached.
 [[nodiscard]] ErrorInfo GetErrorInfo(const absl::Status& status);
 
+// Returns `status` without the information attached to it.
+[[nodiscard]] absl::Status WithoutErrorInfo(absl::Status status);
+
 // The rank where the error occurred, if known.
 [[nodiscard]] std::optional<int> ErrorRank(const absl::Status& status);
 

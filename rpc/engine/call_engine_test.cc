@@ -247,6 +247,10 @@ TEST_F(CallEngineTest, ErrorsNameCallAndWorker) {
   Handle("fail", [](int, Payload, ReplyFunction reply) {
     reply(WithFailedRank(absl::DataLossError("disk is gone"), 3));
   });
+  Handle("fail_in_group", [](int, Payload, ReplyFunction reply) {
+    reply(WithErrorInfo(absl::UnavailableError("rank 3 died"),
+                        {.group = "data", .rank = 3, .failed_rank = 3}));
+  });
   Handle("throw", [](int, Payload, ReplyFunction) {
     throw std::runtime_error("thrown");
   });
@@ -263,6 +267,14 @@ TEST_F(CallEngineTest, ErrorsNameCallAndWorker) {
                        HasSubstr("disk is gone"))));
     EXPECT_EQ(FailedRank(failed), 3);
     EXPECT_EQ(GetErrorInfo(failed).operation, "fail");
+    // Rank 3 of a group is another worker, or none.
+    const absl::Status of_group =
+        Call(0, to, "fail_in_group", Values("")).status();
+    EXPECT_THAT(of_group, StatusIs(absl::StatusCode::kUnavailable,
+                                   HasSubstr("rank 3 died")));
+    EXPECT_EQ(ErrorRank(of_group), to);
+    EXPECT_EQ(FailedRank(of_group), std::nullopt);
+    EXPECT_EQ(GetErrorInfo(of_group).group, "");
     const absl::Status thrown = Call(0, to, "throw", Values("")).status();
     EXPECT_THAT(thrown,
                 StatusIs(absl::StatusCode::kInternal,

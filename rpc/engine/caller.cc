@@ -396,13 +396,19 @@ void Caller::Finish(Call call, absl::StatusOr<Payload> result) {
     counters.latency.Add(absl::FromChrono(Clock::now() - call->started));
   } else {
     counters.errors.fetch_add(1, std::memory_order_relaxed);
-    ErrorInfo info = GetErrorInfo(result.status());
+    absl::Status error = Annotate(result.status(), Describe(*call));
+    ErrorInfo info = GetErrorInfo(error);
+    if (!info.group.empty()) {
+      // Of a group that the handler used, whose ranks are not those of workers.
+      error = WithoutErrorInfo(std::move(error));
+      info = ErrorInfo();
+    }
     const ErrorInfo here{.group = {},
                          .operation = call->method,
                          .sequence = call->id,
                          .rank = info.rank.value_or(call->to),
                          .failed_rank = info.failed_rank};
-    result = WithErrorInfo(Annotate(result.status(), Describe(*call)), here);
+    result = WithErrorInfo(std::move(error), here);
   }
   counters.outstanding.fetch_sub(1, std::memory_order_relaxed);
   call->done(std::move(result));
