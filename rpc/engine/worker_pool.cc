@@ -146,7 +146,10 @@ void WorkerPool::State::Submit(Task task) {
 WorkerPool::State::Refused WorkerPool::State::Serve() {
   if (queue_.empty()) return {};
   // A woken thread wakes the next; but this one may have more to do first.
-  const bool this_one = Visitor() != nullptr && Visitor()->woken;
+  // The calling thread may be one of another pool.
+  const Thread* const visitor = Visitor();
+  const bool this_one =
+      visitor != nullptr && visitor->state == this && visitor->woken;
   if (waking_ > (this_one ? 1 : 0)) return {};
   const bool may_run = active_ < options_.concurrency;
   if (!may_run && watching_ > 0) return {};

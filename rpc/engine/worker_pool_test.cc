@@ -317,5 +317,24 @@ TEST(WorkerPoolTest, TasksOfOthersReachAThreadThatTakesPart) {
   EXPECT_THAT(pool.Stop(InTime()), IsOk());
 }
 
+// Each pool has a lock of its own.
+TEST(WorkerPoolTest, AThreadThatTakesPartSubmitsToAnotherPool) {
+  const auto work = std::make_shared<FedWork>();
+  WorkerPool one({.concurrency = 2});
+  WorkerPool other({.concurrency = 2});
+  one.Share(work);
+  for (int round = 0; round < 200; ++round) {
+    absl::BlockingCounter left(2);
+    work->Feed([&] {
+      other.Submit([&](const absl::Status&) { left.DecrementCount(); });
+    });
+    // Wakes the thread that runs the above.
+    one.Submit([&](const absl::Status&) { left.DecrementCount(); });
+    left.Wait();
+  }
+  EXPECT_THAT(one.Stop(InTime()), IsOk());
+  EXPECT_THAT(other.Stop(InTime()), IsOk());
+}
+
 }  // namespace
 }  // namespace sherd::internal
