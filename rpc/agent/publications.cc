@@ -47,7 +47,7 @@ absl::Status Publications::Withdraw(const PublicationId& id) {
 }
 
 absl::StatusOr<std::shared_ptr<const Publication>> Publications::Await(
-    const PublicationId& id, Deadline deadline) {
+    const PublicationId& id, Deadline deadline, const CallContext* context) {
   absl::MutexLock lock(&mutex_);
   for (;;) {
     if (closed_) return ShutDown();
@@ -63,8 +63,17 @@ absl::StatusOr<std::shared_ptr<const Publication>> Publications::Await(
       return absl::DeadlineExceededError(absl::StrCat(
           worker_, " has not published ", id.ToString(), " in time"));
     }
+    if (context != nullptr && context->cancelled()) {
+      return absl::CancelledError(absl::StrCat("nobody waits for publication ",
+                                               id.ToString(), " any more"));
+    }
     changed_.WaitWithTimeout(&mutex_, deadline.Remaining());
   }
+}
+
+void Publications::Wake() {
+  absl::MutexLock lock(&mutex_);
+  changed_.SignalAll();
 }
 
 void Publications::Close() {

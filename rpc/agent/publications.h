@@ -12,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "sherd/core/base/deadline.h"
 #include "sherd/core/comm/remote_access.h"
+#include "sherd/rpc/call_context.h"
 
 namespace sherd::internal {
 
@@ -32,8 +33,14 @@ class Publications {
   //                        later one of its scope was.
   //   kDeadlineExceeded    It does not exist at the deadline.
   //   kFailedPrecondition  Close() was called.
+  //   kCancelled           `context`, which may be null, was cancelled. Wake
+  //   has
+  //                        to be called then.
   absl::StatusOr<std::shared_ptr<const Publication>> Await(
-      const PublicationId& id, Deadline deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+      const PublicationId& id, Deadline deadline,
+      const CallContext* context = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Lets the threads that wait check their contexts.
+  void Wake() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Withdraws all, and fails the threads that wait. Idempotent.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/tensor/tensor.h"
+#include "sherd/rpc/call/call_context_control.h"
 #include "sherd/testing/kits/rank_threads.h"
 #include "sherd/testing/matchers.h"
 
@@ -56,6 +57,20 @@ TEST(PublicationsTest, FutureNumbersAreAwaitedAndSkippedOnesAreNot) {
                   StatusIs(absl::StatusCode::kNotFound));
     } else {
       EXPECT_THAT(publications.Publish({{"g", 3}, 0, {}}), IsOk());
+    }
+  });
+}
+
+TEST(PublicationsTest, NobodyWaitsForACallThatWasCancelled) {
+  Publications publications("worker1");
+  CallContext context(0, 1, "fetch", Deadline::Infinite());
+  context.OnCancelled([&] { publications.Wake(); });
+  RunRankThreads(2, [&](int rank) {
+    if (rank == 0) {
+      EXPECT_THAT(publications.Await({"g", 0}, Deadline::Infinite(), &context),
+                  StatusIs(absl::StatusCode::kCancelled, "publication g #0"));
+    } else {
+      CallContextControl::Cancel(context);
     }
   });
 }

@@ -62,12 +62,15 @@ struct FetchShard {
       bool on_host);
 };
 
-absl::StatusOr<Tensor> ReadPublished(Publications& publications,
-                                     const FetchRequest& request,
-                                     Deadline deadline) {
-  SHERD_ASSIGN_OR_RETURN(const std::shared_ptr<const Publication> publication,
-                         publications.Await(request.publication, deadline));
-  return SelectPublished(*publication, request);
+// As Publications::Await; ends with the call that this thread handles.
+absl::StatusOr<std::shared_ptr<const Publication>> AwaitPublished(
+    const std::shared_ptr<Publications>& publications, const PublicationId& id,
+    Deadline deadline) {
+  const std::shared_ptr<CallContext>& context = CallContext::Current();
+  if (context != nullptr) {
+    context->OnCancelled([publications] { publications->Wake(); });
+  }
+  return publications->Await(id, deadline, context.get());
 }
 
 std::shared_ptr<const RawHandler> FetchHandler(
@@ -89,8 +92,11 @@ std::shared_ptr<const RawHandler> FetchHandler(
     // Other calls may have to be served first.
     ScopedBlocked blocked;
     const Deadline deadline = CallContext::Current()->deadline();
+    const auto publication =
+        AwaitPublished(publications, request.publication, deadline);
+    if (!publication.ok()) return publication.status();
     SHERD_ASSIGN_OR_RETURN(Tensor elements,
-                           ReadPublished(*publications, request, deadline));
+                           SelectPublished(**publication, request));
     // The reader has memory for it on a device of its own choice.
     if (on_host) {
       SHERD_RETURN_IF_ERROR(CopyToHost(absl::MakeSpan(&elements, 1), deadline));
@@ -389,9 +395,11 @@ absl::StatusOr<ReferenceService::Handle> Agent::ShareValue(
 absl::StatusOr<Tensor> Agent::Fetch(int rank, const FetchRequest& request) {
   const absl::Duration timeout = request.timeout.value_or(options_.timeout);
   if (rank == this->rank()) {
-    SHERD_ASSIGN_OR_RETURN(
-        const Tensor elements,
-        ReadPublished(*publications_, request, Deadline::After(timeout)));
+    SHERD_ASSIGN_OR_RETURN(const std::shared_ptr<const Publication> publication,
+                           AwaitPublished(publications_, request.publication,
+                                          Deadline::After(timeout)));
+    SHERD_ASSIGN_OR_RETURN(const Tensor elements,
+                           SelectPublished(*publication, request));
     if (request.out.defined()) return DeliverFetched(elements, request);
     return elements.Clone();
   }
