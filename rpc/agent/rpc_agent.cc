@@ -33,6 +33,7 @@
 #include "sherd/rpc/devices/device_routes.h"
 #include "sherd/rpc/devices/device_staging.h"
 #include "sherd/rpc/engine/call_engine.h"
+#include "sherd/rpc/engine/callee.h"
 #include "sherd/rpc/link/directory.h"
 #include "sherd/rpc/link/links.h"
 #include "sherd/rpc/rpc.h"
@@ -94,7 +95,7 @@ std::shared_ptr<const RawHandler> FetchHandler(
     const Deadline deadline = CallContext::Current()->deadline();
     const auto publication =
         AwaitPublished(publications, request.publication, deadline);
-    if (!publication.ok()) return publication.status();
+    if (!publication.ok()) return AsCallersSee(publication.status());
     SHERD_ASSIGN_OR_RETURN(Tensor elements,
                            SelectPublished(**publication, request));
     // The reader has memory for it on a device of its own choice.

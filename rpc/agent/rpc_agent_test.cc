@@ -549,6 +549,25 @@ TEST_F(RpcAgentTest, ShardsOfOtherWorkersAreReadInPlace) {
   });
 }
 
+TEST_F(RpcAgentTest, AFetchFromAWorkerThatShutsDownIsUnavailable) {
+  // Its answer and its goodbye race.
+  for (int round = 0; round < 20; ++round) {
+    RunRankThreads(2, [&](int rank) {
+      const auto agent = InitRpc(Options(rank, 2));
+      ASSERT_THAT(agent, IsOk());
+      if (rank == 0) {
+        EXPECT_THAT((*agent)->Fetch(1, {.publication = {"g", 0}}),
+                    StatusIs(absl::StatusCode::kUnavailable));
+      } else {
+        while ((*agent)->Statistics()[0].served == 0) {
+          absl::SleepFor(absl::Milliseconds(1));
+        }
+      }
+      EXPECT_THAT((*agent)->Shutdown({.graceful = false}), IsOk());
+    });
+  }
+}
+
 TEST_F(RpcAgentTest, AFailedStartNamesTheReason) {
   RpcOptions options = Options(0, 1);
   options.timeout = absl::ZeroDuration();

@@ -32,16 +32,10 @@
 
 namespace sherd::internal {
 
-namespace {
-
-// The error of this worker's references, for a caller: a worker that has ended
-// them is about to leave, and is unavailable to others.
 absl::Status AsCallersSee(const absl::Status& status) {
   if (!absl::IsFailedPrecondition(status)) return status;
   return absl::UnavailableError(status.message());
 }
-
-}  // namespace
 
 // Answers a call once: with the first result, or with an error when the last
 // handle is destroyed.

@@ -27,6 +27,10 @@ namespace sherd::internal {
 
 class Caller;
 
+// An error of something that this worker has closed, for a caller: a worker
+// that has closed it is about to leave, and is unavailable to others.
+absl::Status AsCallersSee(const absl::Status& status);
+
 // The calls that workers, this one included, make here; see CallEngine.
 class Callee : public std::enable_shared_from_this<Callee> {
  public:
