@@ -91,7 +91,6 @@ absl::StatusOr<uint64_t> SaveDirectory::Take(absl::Duration lease_duration,
   SHERD_ASSIGN_OR_RETURN(const uint64_t id, TakeLease(lease_duration));
   SHERD_RETURN_IF_ERROR(RemoveLeftovers(id));
   SHERD_RETURN_IF_ERROR(CheckNoOtherJob());
-  index_->BeginSave(id);
   SHERD_RETURN_IF_ERROR(CheckSpace(tensor_bytes, "the checkpoint"));
   return id;
 }
@@ -176,9 +175,9 @@ absl::Status SaveDirectory::CheckNoOtherJob() const {
   return absl::AbortedError(absl::StrCat(
       JoinPath(path_, step), " (save ",
       SaveIdText(index_->entries().at(step).number),
-      ") was saved by another job since this one saved here; one job at a time "
-      "saves to a directory: end this one if the other goes on in its place, "
-      "otherwise end that one and open the series again"));
+      ") is of another job, which saved it since this one saved here; one job "
+      "at a time saves to a directory: end this one if the other takes its "
+      "place, otherwise end that one and open the series again"));
 }
 
 // Of another holder nothing may go, whatever this one knows.
@@ -362,6 +361,7 @@ absl::Status SaveDirectory::Switch(const Manifest& manifest,
   const std::string staged = JoinPath(path_, StagedManifestName(save_id_));
   SHERD_RETURN_IF_ERROR(Stage(staged, bytes));
   SHERD_RETURN_IF_ERROR(lease_->Check());
+  index_->Placing(manifest);
   SHERD_RETURN_IF_ERROR(Place(staged, bytes));
   const bool is_new = !index_->entries().contains(manifest_name_);
   index_->Placed(manifest_name_, manifest);

@@ -48,8 +48,8 @@ class SaveDirectory {
   // 1970, and more than that of the checkpoint that is there, so that of
   // several saves the newest is known.
   //   kAborted  Also if another save ended in between and has a later number;
-  //             or if the index remembers a save and a step that is there is
-  //             of a later one by another job.
+  //             or if another job has placed a step since the index remembers
+  //             that this one did.
   absl::StatusOr<uint64_t> Take(absl::Duration lease_duration,
                                 int64_t tensor_bytes);
 

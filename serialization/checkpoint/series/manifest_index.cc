@@ -113,15 +113,18 @@ std::vector<StepState> ManifestIndex::steps() const {
 
 std::string ManifestIndex::StepOfAnotherJob() const {
   for (const auto& [name, entry] : entries_) {
-    if (!own_.empty() && StepOfManifestName(name).has_value() &&
-        entry.number > *own_.begin() && !own_.contains(entry.number)) {
+    if (StepOfManifestName(name).has_value() && entry.number > first_own_ &&
+        !own_.contains(entry.number)) {
       return name;
     }
   }
   return "";
 }
 
-void ManifestIndex::BeginSave(uint64_t number) { own_.insert(number); }
+void ManifestIndex::Placing(const Manifest& manifest) {
+  if (own_.empty()) first_own_ = NumberOf(manifest);
+  own_.insert(NumberOf(manifest));
+}
 
 void ManifestIndex::Placed(const std::string& name, const Manifest& manifest) {
   Entry entry = {.number = NumberOf(manifest)};

@@ -2,6 +2,7 @@
 #define SHERD_SERIALIZATION_CHECKPOINT_SERIES_MANIFEST_INDEX_H_
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -58,13 +59,14 @@ class ManifestIndex {
   absl::flat_hash_set<std::string> in_use() const;
   // Of a series, ascending.
   std::vector<StepState> steps() const;
-  // The manifest of a step whose number is above that of the first save of this
-  // process and of none of its saves; empty if there is none.
+  // The manifest of a step that another job has placed since this process
+  // placed its first one: its number is above that one's, and of none that this
+  // process has placed. Empty if there is none.
   std::string StepOfAnotherJob() const;
 
-  // What this process does itself. BeginSave: of each save, before it places a
-  // manifest, and whatever comes of it.
-  void BeginSave(uint64_t number);
+  // What this process does itself. Placing: before the attempt, whatever comes
+  // of it.
+  void Placing(const Manifest& manifest);
   void Placed(const std::string& name, const Manifest& manifest);
   void Removed(const std::string& name);
 
@@ -72,8 +74,9 @@ class ManifestIndex {
   std::map<std::string, Entry> entries_;
   // Manifests and data files, as Refresh saw them and this process left them.
   std::set<std::string> names_;
-  // The numbers of this process's saves.
+  // The numbers of what this process has placed, or may have, and the first.
   std::set<uint64_t> own_;
+  uint64_t first_own_ = std::numeric_limits<uint64_t>::max();
 };
 
 // The number of the save that wrote a manifest; 0 for version 1.
