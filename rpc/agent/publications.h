@@ -33,9 +33,8 @@ class Publications {
   //                        later one of its scope was.
   //   kDeadlineExceeded    It does not exist at the deadline.
   //   kFailedPrecondition  Close() was called.
-  //   kCancelled           `context`, which may be null, was cancelled. Wake
-  //   has
-  //                        to be called then.
+  //   kCancelled           `context`, which may be null, was cancelled; who
+  //                        cancels it calls Wake.
   absl::StatusOr<std::shared_ptr<const Publication>> Await(
       const PublicationId& id, Deadline deadline,
       const CallContext* context = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);

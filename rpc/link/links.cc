@@ -399,7 +399,7 @@ void Links::OnLostNotice(int from, const rpc::LinkMessage::LostNotice& notice) {
   const int lost = notice.rank();
   if (lost < 0 || lost >= directory_->size() || lost == rank()) return;
   if (from != reporter_) {
-    notices_[from][lost] = notice.why();
+    notices_[from][lost] = PrintableLine(notice.why());
     return;
   }
   peers_[lost]->OnReportedLost(PrintableLine(notice.why()));
