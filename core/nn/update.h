@@ -122,11 +122,11 @@ absl::Status Update(absl::Span<const TableLookUp> lookups,
 //
 // It belongs to the table's elements, as optimizer.state[parameter] of PyTorch
 // belongs to the parameter: all handles of the table have it. It goes with a
-// handle that Reshard gives another layout; copies (Clone, Resharded, To) begin
-// without one, as copies of a parameter do. Embedding and EmbeddingBag have it
-// as their buffer `accumulator`, so that State, LoadState, checkpoints, Clone
-// and plans take it along. A table that belongs to no module is saved like
-// this:
+// handle that Reshard gives another layout, as a handle that the next Update of
+// that one copies. Copies (Clone, Resharded, To) begin without one, as copies
+// of a parameter do. Embedding and EmbeddingBag have it as their buffer
+// `accumulator`, so that State, LoadState, checkpoints, Clone and plans take it
+// along. A table that belongs to no module is saved like this:
 //
 //     SHERD_ASSIGN_OR_RETURN(ShardedTensor sums,
 //                            GetAccumulator(table).Get<ShardedTensor>());

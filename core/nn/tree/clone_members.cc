@@ -10,7 +10,6 @@
 #include "sherd/core/nn/module.h"
 #include "sherd/core/nn/tree/module_access.h"
 #include "sherd/core/nn/tree/value_identity.h"
-#include "sherd/core/sharding/sharded_tensor_like.h"
 #include "sherd/core/sharding/state_dict.h"
 
 namespace sherd::internal {
@@ -27,28 +26,6 @@ struct CloneMemory {
 
 // Of the outermost clone of this thread.
 thread_local CloneMemory* current_memory = nullptr;
-
-// Not ShardedTensor::Clone, which is collective.
-absl::StatusOr<Value> CloneSharded(const ShardedTensor& tensor) {
-  SHERD_ASSIGN_OR_RETURN(ShardedTensor clone, EmptyLike(tensor));
-  for (size_t i = 0; i < clone.local_shards().size(); ++i) {
-    Tensor shard = clone.local_shards()[i].tensor;
-    if (shard.device().is_meta()) continue;
-    SHERD_RETURN_IF_ERROR(shard.CopyFrom(tensor.local_shards()[i].tensor));
-  }
-  return clone;
-}
-
-absl::StatusOr<Value> CloneTensor(const Value& value) {
-  if (const auto* sharded = value.get_if<ShardedTensor>()) {
-    return CloneSharded(*sharded);
-  }
-  return WithLocalTensor(value,
-                         [](const Tensor& tensor) -> absl::StatusOr<Tensor> {
-                           if (tensor.device().is_meta()) return tensor;
-                           return tensor.Clone();
-                         });
-}
 
 absl::Status CloneChild(ChildSlot& slot, CloneMemory& memory) {
   const std::shared_ptr<Module> original = slot.module();

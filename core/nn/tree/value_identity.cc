@@ -6,9 +6,24 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/sharding/sharded_tensor_like.h"
 #include "sherd/core/sharding/tensor/sharded_tensor_access.h"
 
 namespace sherd::internal {
+namespace {
+
+// Not ShardedTensor::Clone, which is collective.
+absl::StatusOr<Value> CloneSharded(const ShardedTensor& tensor) {
+  SHERD_ASSIGN_OR_RETURN(ShardedTensor clone, EmptyLike(tensor));
+  for (size_t i = 0; i < clone.local_shards().size(); ++i) {
+    Tensor shard = clone.local_shards()[i].tensor;
+    if (shard.device().is_meta()) continue;
+    SHERD_RETURN_IF_ERROR(shard.CopyFrom(tensor.local_shards()[i].tensor));
+  }
+  return clone;
+}
+
+}  // namespace
 
 std::optional<ValueIdentity> IdentityOf(const Value& value) {
   if (const auto* sharded = value.get_if<ShardedTensor>()) {
@@ -52,6 +67,17 @@ absl::StatusOr<Value> WithLocalTensor(
   SHERD_ASSIGN_OR_RETURN(Tensor local, convert(partial->local()));
   return PartialTensor::Create(std::move(local), partial->op(),
                                partial->group());
+}
+
+absl::StatusOr<Value> CloneTensor(const Value& value) {
+  if (const auto* sharded = value.get_if<ShardedTensor>()) {
+    return CloneSharded(*sharded);
+  }
+  return WithLocalTensor(value,
+                         [](const Tensor& tensor) -> absl::StatusOr<Tensor> {
+                           if (tensor.device().is_meta()) return tensor;
+                           return tensor.Clone();
+                         });
 }
 
 absl::Status ConvertedTensors::Convert(

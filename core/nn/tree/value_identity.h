@@ -34,6 +34,10 @@ absl::StatusOr<Value> WithLocalTensor(
     const Value& value,
     absl::FunctionRef<absl::StatusOr<Tensor>(const Tensor&)> convert);
 
+// A copy of a tensor in memory of its own; of one on meta, a handle. Not
+// collective.
+absl::StatusOr<Value> CloneTensor(const Value& value);
+
 // Converts tensors, handles of the same elements once: their results share
 // their elements, too.
 class ConvertedTensors {

@@ -16,10 +16,12 @@
 #include "sherd/core/base/fingerprint.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/nn/lookup/pool_kernels.h"
+#include "sherd/core/nn/tree/value_identity.h"
 #include "sherd/core/sharding/sharded_tensor_like.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/sharding/tensor/reshard_observer.h"
 #include "sherd/core/sharding/tensor/sharded_tensor_access.h"
+#include "sherd/core/sharding/tensor/sharded_tensor_state.h"
 #include "sherd/core/tensor/shape.h"
 
 namespace sherd {
@@ -60,6 +62,20 @@ TableKey KeyOf(const EmbeddingTable& table) {
           .stride = tensor.sizes()[0] > 1 ? tensor.strides()[0] : 0};
 }
 
+// Empty for a table that was not created.
+absl::Span<const int64_t> DimsOf(const EmbeddingTable& table) {
+  return std::visit(
+      [](const auto& tensor) -> absl::Span<const int64_t> {
+        if (!tensor.defined()) return {};
+        if constexpr (std::is_same_v<decltype(tensor), const Tensor&>) {
+          return tensor.sizes();
+        } else {
+          return tensor.size();
+        }
+      },
+      table);
+}
+
 // The accumulators of this process, by table. Each access also looks at some
 // entries in turn, and takes out those whose table is gone.
 class AccumulatorRegistry {
@@ -70,16 +86,23 @@ class AccumulatorRegistry {
     return *registry;
   }
 
-  Value Find(const EmbeddingTable& table) {
+  struct Entry {
+    Value accumulator;
+    // That of another table, too, until an Update copies it.
+    bool inherited = false;
+  };
+
+  Entry Find(const EmbeddingTable& table) {
     // Destroyed after the lock.
     std::vector<Value> gone;
     absl::MutexLock lock(&mutex_);
     TakeGone(gone);
     const auto found = accumulators_.find(KeyOf(table));
-    return found == accumulators_.end() ? Value() : found->second;
+    return found == accumulators_.end() ? Entry() : found->second;
   }
 
-  void Set(const EmbeddingTable& table, Value accumulator) {
+  void Set(const EmbeddingTable& table, Value accumulator,
+           bool inherited = false) {
     TableKey key = KeyOf(table);
     if (key.memory.expired()) return;
     // As above; so is what `accumulator` replaces.
@@ -91,23 +114,27 @@ class AccumulatorRegistry {
       if (found != accumulators_.end()) gone.push_back(Erase(found));
       return;
     }
-    std::swap(accumulators_[std::move(key)], accumulator);
+    Entry& entry = accumulators_[std::move(key)];
+    entry.inherited = inherited;
+    std::swap(entry.accumulator, accumulator);
   }
 
  private:
-  using Accumulators = std::map<TableKey, Value>;
+  using Accumulators = std::map<TableKey, Entry>;
 
   AccumulatorRegistry() {
-    SetReshardObserver(
-        [](const ShardedTensor& before, const ShardedTensor& after) {
-          Value accumulator = Get().Find(before);
-          if (!accumulator.is_none()) Get().Set(after, std::move(accumulator));
-        });
+    SetReshardObserver([](const ShardedTensor& before,
+                          const ShardedTensor& after) {
+      // In the same layout the elements stay those of other handles.
+      InheritAccumulator(
+          before, after,
+          /*same_elements=*/SameLayout(before.metadata(), after.metadata()));
+    });
   }
 
   Value Erase(Accumulators::iterator entry)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    Value value = std::move(entry->second);
+    Value value = std::move(entry->second.accumulator);
     if (entry == next_) ++next_;
     accumulators_.erase(entry);
     return value;
@@ -269,13 +296,17 @@ absl::StatusOr<PreparedAccumulator> PrepareAccumulator(
   if (rule == SparseRule::kSgd || planned.rows == 0 || planned.columns == 0) {
     return result;
   }
-  Value found = AccumulatorRegistry::Get().Find(table);
+  auto [found, inherited] = AccumulatorRegistry::Get().Find(table);
   if (!found.is_none()) {
     SHERD_RETURN_IF_ERROR(CheckAccumulator(found, table, planned, rule));
     const auto* const sharded = found.get_if<ShardedTensor>();
     if (planned.plain ||
         (sharded != nullptr && HasTablesLayout(*sharded, planned, rule))) {
+      result.is_new = inherited;
       result.value = std::move(found);
+      if (inherited) {
+        SHERD_ASSIGN_OR_RETURN(result.value, CloneTensor(result.value));
+      }
       return result;
     }
   }
@@ -329,10 +360,21 @@ ShardRows RowsOfAccumulator(const Value& accumulator,
   return {};
 }
 
+void InheritAccumulator(const EmbeddingTable& from, const EmbeddingTable& to,
+                        bool same_elements) {
+  AccumulatorRegistry& registry = AccumulatorRegistry::Get();
+  auto [accumulator, inherited] = registry.Find(from);
+  if (accumulator.is_none() || DimsOf(from) != DimsOf(to) ||
+      !registry.Find(to).accumulator.is_none()) {
+    return;
+  }
+  registry.Set(to, std::move(accumulator), inherited || !same_elements);
+}
+
 }  // namespace internal
 
 Value GetAccumulator(const EmbeddingTable& table) {
-  return internal::AccumulatorRegistry::Get().Find(table);
+  return internal::AccumulatorRegistry::Get().Find(table).accumulator;
 }
 
 void SetAccumulator(const EmbeddingTable& table, Value accumulator) {

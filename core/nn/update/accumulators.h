@@ -35,6 +35,12 @@ ShardRows RowsOfAccumulator(const Value& accumulator,
                             const PlannedTable& planned, size_t box,
                             SparseRule rule);
 
+// Gives a table without an accumulator that of another one of its size: a
+// handle, which the next Update of `to` copies, unless the tables have the same
+// elements. Thread-safe.
+void InheritAccumulator(const EmbeddingTable& from, const EmbeddingTable& to,
+                        bool same_elements = false);
+
 }  // namespace sherd::internal
 
 #endif  // SHERD_CORE_NN_UPDATE_ACCUMULATORS_H_

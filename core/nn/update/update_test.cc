@@ -133,6 +133,40 @@ TEST(UpdateTest, AnAccumulatorGoesWhereReshardMovesItsTable) {
   });
 }
 
+TEST(UpdateTest, AHandleThatReshardMovedAwayHasAnAccumulatorOfItsOwn) {
+  RunLocalRanks(2, [](ProcessGroup&) {
+    const auto rows =
+        ChunkShardingSpec::Create(0, PlacementsOnRanks(2)).value();
+    const auto columns =
+        ChunkShardingSpec::Create(1, PlacementsOnRanks(2)).value();
+    const Tensor ids = Tensor::FromSpan<int64_t>({3, 1}, {2, 1}).value();
+    const auto train = [&](const ShardedTensor& table) {
+      ASSERT_THAT(Update({{table, {ids}}}, {Tensor::Ones({2, 2}).value()},
+                         {.rule = SparseRule::kAdagrad}),
+                  IsOk());
+    };
+    const auto sums = [](const ShardedTensor& table) {
+      return GetAccumulator(table).get_if<ShardedTensor>()->AllGather().value();
+    };
+    const ShardedTensor table = ShardedTensor::Ones(rows, {4, 2}).value();
+    train(table);
+    const Tensor before = sums(table);
+    ShardedTensor moved = table;
+    ASSERT_THAT(moved.Reshard(columns), IsOk());
+    ASSERT_THAT(moved.Reshard(rows), IsOk());
+    train(moved);
+    EXPECT_THAT(sums(table), TensorBitwiseEq(before));
+    EXPECT_FALSE(sums(moved).AllClose(before, 0, 0));
+    train(table);
+    EXPECT_THAT(sums(table), TensorBitwiseEq(sums(moved)));
+    // In the same layout the elements stay those of `table`.
+    ShardedTensor same = table;
+    ASSERT_THAT(same.Reshard(rows), IsOk());
+    train(same);
+    EXPECT_THAT(sums(table), TensorBitwiseEq(sums(same)));
+  });
+}
+
 TEST(UpdateTest, RandomTablesAndBagsHaveTheBitsOfTheModel) {
   const uint64_t seed = RandomSeed();
   const int64_t cases = CaseCount(1000);
