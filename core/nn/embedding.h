@@ -29,7 +29,9 @@ namespace sherd {
 // Updates. What Update keeps with the weight (GetAccumulator) is the buffer
 // `accumulator`: none before the first Update with Adagrad. It goes with the
 // weight into State, LoadState, Clone and plans; in another layout than the
-// weight's, or from a weight that was not sharded, the next Update moves it.
+// weight's, or from a weight that was not sharded, the next Update moves it. A
+// weight that replaces another has its own, or without one, and of the same
+// size, begins with a copy of the other's.
 
 // A row for each id.
 //

@@ -10,7 +10,9 @@
 #include "sherd/core/comm/collective/operation_label.h"
 #include "sherd/core/nn/tree/group_agreement.h"
 #include "sherd/core/nn/tree/module_access.h"
+#include "sherd/core/nn/tree/value_identity.h"
 #include "sherd/core/nn/update.h"
+#include "sherd/core/nn/update/accumulators.h"
 #include "sherd/core/tensor/random.h"
 
 namespace sherd {
@@ -53,13 +55,19 @@ absl::StatusOr<EmbeddingTable> TableOf(const Value& weight,
 void VisitWeight(ModuleVisitor& v, Value& weight) {
   const absl::StatusOr<EmbeddingTable> before = TableOf(weight, "");
   Value accumulator = before.ok() ? GetAccumulator(*before) : Value();
-  const bool had_one = !accumulator.is_none();
+  const ValueKind kind = accumulator.kind();
+  const auto identity = internal::IdentityOf(accumulator);
   v.Parameter("weight", weight);
   v.Buffer("accumulator", accumulator);
   const absl::StatusOr<EmbeddingTable> after = TableOf(weight, "");
-  // None before and after: a weight that the visitor put there keeps its own.
-  if (!after.ok() || (!had_one && accumulator.is_none())) return;
-  SetAccumulator(*after, std::move(accumulator));
+  if (!after.ok()) return;
+  if (accumulator.kind() != kind ||
+      internal::IdentityOf(accumulator) != identity) {
+    SetAccumulator(*after, std::move(accumulator));
+  } else if (before.ok()) {
+    // A weight that the visitor put there keeps its own.
+    internal::InheritAccumulator(*before, *after);
+  }
 }
 
 // Ids, and what may follow them.

@@ -521,6 +521,42 @@ TEST(EmbeddingTest, AWeightThatIsLoadedAsAHandleKeepsItsAccumulator) {
   EXPECT_FALSE(Get(bag, "accumulator")->is_none());
 }
 
+TEST(EmbeddingTest, AWeightThatIsSetKeepsItsAccumulatorOrTakesACopy) {
+  const auto train = [](const Tensor& weight) {
+    const auto ids = Tensor::FromSpan<int64_t>({3, 1}, {2, 1}).value();
+    ASSERT_THAT(Update({{weight, {ids}}}, {Tensor::Ones({2, 8}).value()},
+                       {.rule = SparseRule::kAdagrad}),
+                IsOk());
+  };
+  const auto sums = [](const Tensor& weight) {
+    return GetAccumulator(weight).Get<Tensor>()->Clone().value();
+  };
+  const Tensor first = Tensor::Ones({10, 8}).value();
+  const Tensor second = Tensor::Ones({10, 8}).value();
+  train(first);
+  train(second);
+  train(second);
+  const Tensor of_first = sums(first);
+  const Tensor of_second = sums(second);
+  EmbeddingBag bag(first);
+  ASSERT_THAT(Set(bag, "weight", second), IsOk());
+  EXPECT_THAT(sums(second), TensorBitwiseEq(of_second));
+  // One without an accumulator begins with that of the weight before.
+  const Tensor third = Tensor::Ones({10, 8}).value();
+  ASSERT_THAT(Set(bag, "weight", third), IsOk());
+  EXPECT_THAT(sums(third), TensorBitwiseEq(of_second));
+  train(third);
+  EXPECT_FALSE(sums(third).AllClose(of_second, 0, 0));
+  EXPECT_THAT(sums(second), TensorBitwiseEq(of_second));
+  // Unless it does not fit.
+  const Tensor smaller = Tensor::Ones({9, 8}).value();
+  ASSERT_THAT(Set(bag, "weight", smaller), IsOk());
+  EXPECT_TRUE(GetAccumulator(smaller).is_none());
+  ASSERT_THAT(Set(bag, "weight", second), IsOk());
+  ASSERT_THAT(Set(bag, "accumulator", of_first), IsOk());
+  EXPECT_THAT(sums(second), TensorBitwiseEq(of_first));
+}
+
 TEST(EmbeddingTest, AccumulatorsGoWithClonesAndIntoPlans) {
   RunLocalRanks(kRanks, [&](ProcessGroup& group) {
     const auto whole = Collection();
