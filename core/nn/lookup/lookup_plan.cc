@@ -12,6 +12,7 @@
 #include "sherd/core/base/fingerprint.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/nn/lookup/lookup_place.h"
+#include "sherd/core/nn/lookup/peer_counts.h"
 #include "sherd/core/sharding/tensor/sharded_tensor_access.h"
 
 namespace sherd::internal {
@@ -222,8 +223,12 @@ absl::Status LookUpPlan::Map(ProcessGroup& group) {
       std::copy_n(words, kHandleWords, handle.words.begin());
       SHERD_ASSIGN_OR_RETURN(const absl::Span<std::byte> bytes,
                              memory_->Import(box.rank, handle));
-      table.shards[i] = {.data = bytes.data(),
-                         .stride = static_cast<int64_t>(words[kHandleWords])};
+      const auto stride = static_cast<int64_t>(words[kHandleWords]);
+      const int64_t row_bytes =
+          box.sizes[1] * static_cast<int64_t>(SizeOf(table.dtype));
+      SHERD_RETURN_IF_ERROR(
+          CheckRows(box.rank, box.sizes[0], row_bytes, stride, bytes.size()));
+      table.shards[i] = {.data = bytes.data(), .stride = stride};
     }
     table.SetAddresses();
   }

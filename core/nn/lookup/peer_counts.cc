@@ -1,8 +1,10 @@
 #include "sherd/core/nn/lookup/peer_counts.h"
 
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/checked_math.h"
 #include "sherd/core/base/error_info.h"
 
 namespace sherd::internal {
@@ -49,6 +51,19 @@ absl::Status CheckIds(int sender, absl::Span<const int64_t> ids, int64_t rows) {
     least = id + 1;
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckRows(int owner, int64_t rows, int64_t row_bytes,
+                       int64_t stride, size_t bytes) {
+  const std::optional<int64_t> last = CheckedMul(rows - 1, stride);
+  const std::optional<int64_t> end =
+      last ? CheckedAdd(*last, row_bytes) : std::nullopt;
+  if (end && *last >= 0 && static_cast<uint64_t>(*end) <= bytes) {
+    return absl::OkStatus();
+  }
+  return Garbled(
+      owner, absl::StrCat("the distance ", stride, " of ", rows, " rows of ",
+                          row_bytes, " bytes in ", bytes, " bytes"));
 }
 
 }  // namespace sherd::internal

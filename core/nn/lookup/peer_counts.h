@@ -1,6 +1,7 @@
 #ifndef SHERD_CORE_NN_LOOKUP_PEER_COUNTS_H_
 #define SHERD_CORE_NN_LOOKUP_PEER_COUNTS_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -25,6 +26,11 @@ absl::Status CheckIdCounts(absl::Span<const int64_t> counts, int64_t rows);
 
 // `ids`: those of `sender`, which ascend.
 absl::Status CheckIds(int sender, absl::Span<const int64_t> ids, int64_t rows);
+
+// Rows of a shard of `owner`, of which each is `row_bytes` long and begins
+// `stride` bytes after the one before, lie in `bytes` bytes.
+absl::Status CheckRows(int owner, int64_t rows, int64_t row_bytes,
+                       int64_t stride, size_t bytes);
 
 }  // namespace sherd::internal
 

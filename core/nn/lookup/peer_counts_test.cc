@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/fingerprint.h"
+#include "sherd/core/comm/channel/peer_memory.h"
 #include "sherd/core/comm/collective/agreement.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/nn/lookup.h"
@@ -177,6 +179,56 @@ TEST(PeerCountsTest, AnAnnouncedLengthTakesNoMemoryBeforeItArrives) {
     EXPECT_THAT(AgreeAndGather(group, LookUpOp::kName, absl::OkStatus(),
                                {fingerprint}, note),
                 IsOk());
+  });
+}
+
+TEST(PeerCountsTest, RowsBeyondTheMemoryOfAPeerAreRefused) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_THAT(CheckRows(1, 3, 8, 16, 40), IsOk());
+  // Of one row the distance does not matter.
+  EXPECT_THAT(CheckRows(1, 1, 8, 1 << 20, 8), IsOk());
+  EXPECT_THAT(CheckRows(1, 3, 8, 0, 8), IsOk());
+  for (const int64_t stride : {int64_t{17}, int64_t{-16}, kMost, kMost / 2}) {
+    EXPECT_THAT(
+        CheckRows(1, 3, 8, stride, 40),
+        AllOf(StatusIs(kGarbled, "rank 1 sent the distance"), HasErrorRank(1)));
+  }
+  EXPECT_THAT(CheckRows(1, 1, 8, 8, 7), StatusIs(kGarbled, "in 7 bytes"));
+}
+
+// Rank 1 takes part in the exchange by hand.
+TEST(PeerCountsTest, AWrongDistanceOfRowsMakesAPeerUnreadable) {
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    const ShardedTensor shards =
+        ShardsOf(Tensor::Full({6, 4}, 3.0F).value(),
+                 ChunkShardingSpec::Create(0, PlacementsOnRanks(2)).value());
+    const Tensor ids = Tensor::FromSpan<int64_t>({2, 5}, {1, 2}).value();
+    if (group.rank() == 0) {
+      LookUpPlan plan(&group);
+      bool planned = false;
+      ASSERT_THAT(plan.Set({{shards, {ids}}}, planned), IsOk());
+      absl::Status mapped;
+      ASSERT_THAT(plan.ExchangeAddresses(group, {}, mapped), IsOk());
+      EXPECT_THAT(mapped, AllOf(StatusIs(kGarbled, "the distance 32 of 3 rows"),
+                                HasErrorRank(1)));
+      EXPECT_THAT(group.Barrier(), IsOk());
+      return;
+    }
+    const std::optional<MemoryHandle> handle =
+        group.peer_memory()->Export(shards.local_shards()[0].tensor.data(), 48);
+    ASSERT_TRUE(handle.has_value());
+    // A shard: its handle, the distance of its rows, and that it is in reach.
+    std::vector<uint64_t> own(handle->words.begin(), handle->words.end());
+    own.push_back(32);
+    own.push_back(1);
+    std::vector<uint64_t> other(own.size());
+    const std::vector<MutableBytes> recvs = {
+        MutableBytes(reinterpret_cast<std::byte*>(other.data()),
+                     other.size() * sizeof(uint64_t)),
+        MutableBytes(reinterpret_cast<std::byte*>(own.data()),
+                     own.size() * sizeof(uint64_t))};
+    ASSERT_THAT(group.AllGatherV(recvs[1], recvs), IsOk());
+    EXPECT_THAT(group.Barrier(), IsOk());
   });
 }
 
