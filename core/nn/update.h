@@ -90,7 +90,8 @@ struct UpdateOptions {
 //                        is of another size or dtype than the result; the
 //                        learning rate or eps is not finite or negative; the
 //                        accumulator of a table is of another size or dtype;
-//                        rows of a table coincide in memory, or shards of it.
+//                        rows of a table coincide in memory, or shards of
+//                        this rank do, of one table or of several.
 //                        Ranks pass other tables or options.
 //   kFailedPrecondition  As LookUp; a table may not be written to.
 //   kUnimplemented       As LookUp; tables or gradients on a device; mode kMax,

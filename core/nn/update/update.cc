@@ -54,6 +54,7 @@ class UpdateCall {
 
  private:
   absl::Status Prepare();
+  absl::Status CheckApart();
   absl::Status PrepareAccumulators();
   // Writes this rank's messages to its outbox.
   absl::Status Encode(bool direct);
@@ -122,11 +123,6 @@ absl::Status UpdateCall::Prepare() {
                                           mine_.gradients[t])));
     SHERD_RETURN_IF_ERROR(
         OfTable(t, internal::CheckTableWritable(lookups_[t].table)));
-    // Those of a plan stay where they are.
-    if (!mine_.shards) {
-      SHERD_RETURN_IF_ERROR(
-          OfTable(t, internal::CheckShardsApart(lookups_[t].table)));
-    }
     const auto same = std::find_if(
         lookups_.begin(), lookups_.begin() + static_cast<std::ptrdiff_t>(t),
         [&](const TableLookUp& lookup) {
@@ -134,7 +130,26 @@ absl::Status UpdateCall::Prepare() {
         });
     mine_.same[t] = static_cast<size_t>(same - lookups_.begin());
   }
+  SHERD_RETURN_IF_ERROR(CheckApart());
   return PrepareAccumulators();
+}
+
+absl::Status UpdateCall::CheckApart() {
+  // The shards of a plan stay where they are.
+  Fingerprint memory;
+  for (size_t t = 0; t < lookups_.size(); ++t) {
+    const PlannedTable& table = plan_.tables()[t];
+    memory.Add(static_cast<int64_t>(mine_.same[t]));
+    if (!table.plain) continue;
+    memory.Add(std::bit_cast<int64_t>(table.shards[0].data))
+        .Add(table.shards[0].stride)
+        .Add(table.rows)
+        .Add(table.columns * static_cast<int64_t>(SizeOf(table.dtype)));
+  }
+  if (mine_.apart == memory.value()) return absl::OkStatus();
+  SHERD_RETURN_IF_ERROR(internal::CheckTablesApart(lookups_, mine_.same));
+  mine_.apart = memory.value();
+  return absl::OkStatus();
 }
 
 absl::Status UpdateCall::PrepareAccumulators() {

@@ -2,9 +2,13 @@
 
 #include <cmath>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/sharding/shard.h"
+#include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/sharding/tensor/local_shards.h"
 #include "sherd/core/sharding/tensor/sharded_tensor_access.h"
 #include "sherd/core/tensor/shape.h"
@@ -48,12 +52,24 @@ absl::Status CheckTableWritable(const EmbeddingTable& table) {
   return absl::OkStatus();
 }
 
-absl::Status CheckShardsApart(const EmbeddingTable& table) {
-  const auto* const sharded = std::get_if<ShardedTensor>(&table);
-  if (sharded == nullptr || sharded->local_shards().size() < 2) {
-    return absl::OkStatus();
+absl::Status CheckTablesApart(absl::Span<const TableLookUp> lookups,
+                              absl::Span<const size_t> same) {
+  std::vector<Shard> shards;
+  for (size_t t = 0; t < lookups.size(); ++t) {
+    if (same[t] != t) continue;
+    if (const auto* const tensor = std::get_if<Tensor>(&lookups[t].table)) {
+      const ShardMetadata whole = {
+          .offsets = {0, 0},
+          .sizes = {tensor->sizes().begin(), tensor->sizes().end()}};
+      shards.push_back({*tensor, whole});
+      continue;
+    }
+    const auto& table = std::get<ShardedTensor>(lookups[t].table);
+    shards.insert(shards.end(), table.local_shards().begin(),
+                  table.local_shards().end());
   }
-  return CheckDestinations(sharded->local_shards());
+  if (shards.size() < 2) return absl::OkStatus();
+  return Annotate(CheckDestinations(shards), "tables");
 }
 
 absl::Status HoldGradient(const Tensor& gradient, const PlannedTable& table,

@@ -1,7 +1,10 @@
 #ifndef SHERD_CORE_NN_UPDATE_UPDATE_CHECKS_H_
 #define SHERD_CORE_NN_UPDATE_UPDATE_CHECKS_H_
 
+#include <cstddef>
+
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "sherd/core/nn/lookup.h"
 #include "sherd/core/nn/lookup/planned_table.h"
 #include "sherd/core/nn/update.h"
@@ -15,8 +18,11 @@ absl::Status CheckUpdateOptions(const UpdateOptions& options);
 
 absl::Status CheckTableWritable(const EmbeddingTable& table);
 
-// Refuses shards of this rank that share memory: each has a step of its own.
-absl::Status CheckShardsApart(const EmbeddingTable& table);
+// Refuses shards of this rank that share memory, of one table or of several:
+// each has a step of its own. `same`[t]: the first lookup with the table of
+// lookup t.
+absl::Status CheckTablesApart(absl::Span<const TableLookUp> lookups,
+                              absl::Span<const size_t> same);
 
 // Sets `held` to the contiguous elements of the gradient of a lookup.
 absl::Status HoldGradient(const Tensor& gradient, const PlannedTable& table,

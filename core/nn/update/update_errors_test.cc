@@ -3,6 +3,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -282,8 +283,41 @@ TEST(UpdateErrorsTest, ShardsThatShareMemoryAreRefused) {
       ShardedTensor::WithoutGroup(shards, metadata).value();
   EXPECT_THAT(
       Update({{table, {Ids({1, 6}, {1, 2})}}}, {Tensor::Ones({1, 4}).value()}),
-      StatusIs(kInvalid, "table 0: destinations"));
+      StatusIs(kInvalid, "update: tables: destinations"));
   EXPECT_THAT(half, TensorBitwiseEq(Tensor::Ones({5, 4}).value()));
+}
+
+TEST(UpdateErrorsTest, TablesThatShareMemoryAreRefused) {
+  const Bags bags = {Ids({1, 3}, {1, 2})};
+  const Tensor ones = Tensor::Ones({1, 4}).value();
+  const Tensor whole = Whole();
+  const Tensor apart = Whole();
+  const auto rows = [&](int64_t first, int64_t count) {
+    return whole.Narrow(0, first, count).value();
+  };
+  // All have one plan, which has the sizes of Tensors but not their memory.
+  EXPECT_THAT(Update({{apart, bags}, {Whole(), bags}}, {ones, ones}), IsOk());
+  for (const auto& [a, b] : {std::pair(rows(0, 5), rows(4, 5)),
+                             std::pair(rows(0, 10), rows(3, 5))}) {
+    EXPECT_THAT(Update({{apart, bags}, {apart, bags}}, {ones, ones}), IsOk());
+    EXPECT_THAT(Update({{a, bags}, {b, bags}}, {ones, ones}),
+                StatusIs(kInvalid, "update: tables: destinations"));
+    ExpectUnchanged(whole);
+  }
+  EXPECT_THAT(Update({{rows(0, 5), bags}, {rows(5, 5), bags}}, {ones, ones}),
+              IsOk());
+  RunLocalRanks(2, [&](ProcessGroup&) {
+    const ShardedTensor table = ShardsOf(
+        Whole(), ChunkShardingSpec::Create(0, PlacementsOnRanks(2)).value());
+    for (const int64_t columns : {4, 2}) {
+      const ShardedTensor view = table.Narrow({0, 0}, {10, columns}).value();
+      EXPECT_THAT(Update({{table, bags}, {view, bags}},
+                         {ones, Tensor::Ones({1, columns}).value()}),
+                  StatusIs(kInvalid, "tables: destinations"));
+      ExpectUnchanged(table);
+    }
+    EXPECT_THAT(Update({{table, bags}, {table, bags}}, {ones, ones}), IsOk());
+  });
 }
 
 TEST(UpdateErrorsTest, WithoutAGroupAccumulatorsHaveTheTablesLayout) {

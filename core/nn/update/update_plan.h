@@ -49,6 +49,8 @@ class UpdatePlan {
   PeerBytes sums_inbox;
   // That of each rank, wherever it is.
   std::vector<absl::Span<const std::byte>> received;
+  // Of the tables that were last found to share no memory.
+  std::optional<uint64_t> apart;
   // A rank could not map the others' messages.
   bool unreachable = false;
 
