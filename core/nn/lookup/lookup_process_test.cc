@@ -19,6 +19,7 @@ namespace sherd {
 namespace {
 
 using ::sherd::testing::CheckRandomLookUp;
+using ::sherd::testing::CheckReferenceLookUps;
 using ::sherd::testing::IsOk;
 using ::sherd::testing::StatusIs;
 
@@ -30,6 +31,10 @@ SHERD_DIST_TEST_F(LookUpProcessTest, RandomTablesAndBagsEqualTheModel) {
   for (uint64_t i = 0; i < 150 && !HasFailure(); ++i) {
     CheckRandomLookUp(group(), kFirstSeed + i, reachable);
   }
+}
+
+SHERD_DIST_TEST_F(LookUpProcessTest, EveryCaseOfTheReference) {
+  CheckReferenceLookUps(group(), group().backend().name == "shm");
 }
 
 SHERD_DIST_TEST_F(LookUpProcessTest, AnIdOutOfRangeIsTheSameErrorOnAll) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -108,6 +109,49 @@ TEST(LookUpTest, ATableMayBeAViewAndOccurSeveralTimes) {
               TensorBitwiseEq(ModelLookUp(whole_part, bags, {.mode = kMax})),
               TensorBitwiseEq(ModelLookUp(whole, bags, {.mode = kMax})),
               TensorBitwiseEq(ModelLookUp(whole_part, bags, {.mode = kNone}))));
+    }
+  });
+}
+
+TEST(LookUpTest, MessagesHaveTheIdsAndRowsThatAreNeededAndLittleElse) {
+  constexpr int64_t kRows = 4000;
+  constexpr int64_t kColumns = 32;
+  RunLocalRanks(4, [&](ProcessGroup& group) {
+    const ShardedTensor table =
+        ShardsOf(Weights(kRows, kColumns),
+                 ChunkShardingSpec::Create(0, PlacementsOnRanks(4)).value());
+    std::vector<int64_t> ids(kRows);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      ids[i] = static_cast<int64_t>(i * 7 + 1) % kRows;
+    }
+    for (const BagMode mode : {kNone, BagMode::kSum}) {
+      SCOPED_TRACE(Name(mode));
+      const int64_t per_bag = mode == kNone ? 1 : 10;
+      // Of other ranks: ids, and pairs of a bag and an owner of its rows.
+      int64_t ids_there = 0;
+      std::set<std::pair<int64_t, int64_t>> parts;
+      for (int64_t i = 0; i < kRows; ++i) {
+        const int64_t owner = ids[static_cast<size_t>(i)] / (kRows / 4);
+        if (owner == group.rank()) continue;
+        ++ids_there;
+        parts.emplace(i / per_bag, owner);
+      }
+      const auto count = static_cast<int64_t>(parts.size());
+      const int64_t id_bytes = 4 * ids_there + (mode == kNone ? 0 : 4 * count);
+      const int64_t row_bytes = 4 * kColumns * count;
+      const Dims size =
+          mode == kNone ? Dims{kRows} : Dims{kRows / per_bag, per_bag};
+      const Bags bags = {
+          Tensor::FromSpan(absl::MakeConstSpan(ids), size).value()};
+      LookUpStats stats;
+      ASSERT_THAT(LookUp({{table, bags, {.mode = mode}}},
+                         {.direct = false, .stats = &stats}),
+                  IsOk());
+      EXPECT_FALSE(stats.direct);
+      EXPECT_GE(stats.id_bytes_sent, id_bytes);
+      EXPECT_LE(stats.id_bytes_sent, id_bytes * 21 / 20);
+      EXPECT_GE(stats.row_bytes_received, row_bytes);
+      EXPECT_LE(stats.row_bytes_received, row_bytes * 21 / 20);
     }
   });
 }
