@@ -24,7 +24,9 @@ namespace sherd {
 // Modules that look up rows of tables: the parameter `weight`, a tensor or,
 // once a plan has sharded it, a sharded tensor of any layout. Inputs, results
 // and errors are those of LookUp; where a weight is sharded, Call is collective
-// and a wrong input of one rank is the error of all.
+// and a wrong input of one rank is the error of all. A rank whose weight is not
+// a tensor knows no group: its error is its own, and the others wait for it
+// until their deadline.
 //
 // Updates. What Update keeps with the weight (GetAccumulator) is the buffer
 // `accumulator`: none before the first Update with Adagrad. It goes with the
@@ -113,8 +115,9 @@ class EmbeddingBag : public Module {
 //
 // Errors. Where any weight below is sharded, an error of one rank, in its
 // inputs, in a child that is called or in a hook of one, is that of all ranks
-// of its group: "look_up: rank 1: "user": …". The weights have one group, or it
-// is kUnimplemented.
+// of its group: "look_up: rank 1: "user": …"; also of a rank whose weight is
+// not a tensor, if another one below is sharded. The weights have one group, or
+// it is kUnimplemented.
 //
 // Cost. Beside the LookUp an agreement after each child that is called.
 class EmbeddingBagCollection : public Module {
