@@ -73,8 +73,10 @@ struct LoadStateReport {
 //   kFailedPrecondition  With `strict`: "missing keys: …; unexpected keys: …;
 //                        mismatched: …". This process is not in the given
 //                        group: on this rank alone.
-//   kInvalidArgument     As State; ranks differ in names or layouts; or the
-//                        given group lacks a rank of the tensors' group.
+//   kInvalidArgument     As State; ranks differ in names or layouts, or in
+//                        what fits, as where a rank outside the group of a
+//                        sharded value has a plain member; or the given group
+//                        lacks a rank of the tensors' group.
 //   kUnimplemented       The sharded tensors of module and state are of
 //                        several groups.
 //   other                Of a hook; of ReshardInto, AllGather and

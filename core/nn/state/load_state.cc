@@ -91,8 +91,14 @@ std::string WhyNotCopied(const Value& source, const Value& target) {
   if (source.kind() == ValueKind::kShardedTensor && from.group == nullptr) {
     return "the state's sharded tensor has no group to move it";
   }
-  if (const auto* tensor = target.get_if<Tensor>();
-      tensor != nullptr && !tensor->writable()) {
+  const auto* const tensor = target.get_if<Tensor>();
+  if (tensor != nullptr && from.group != nullptr && !from.group->is_member()) {
+    return absl::StrCat("this process is not in the group '",
+                        from.group->name(),
+                        "', over which the state's tensor is spread, and so "
+                        "cannot get the whole");
+  }
+  if (tensor != nullptr && !tensor->writable()) {
     return "the member may not be written to, or is on meta";
   }
   return "";

@@ -260,6 +260,27 @@ TEST(LoadStateTest, AProcessOutsideTheGroupHasNothingToFill) {
   });
 }
 
+// The others would gather, and only this one fail.
+TEST(LoadStateTest, AProcessOutsideTheGroupCannotGetTheWhole) {
+  RunLocalRanks(kRanks, [](ProcessGroup& group) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const auto pair, group.NewGroup({0, 1}));
+    const Tensor target = Zeros({7, 6});
+    const auto model = Make({{kParameter, "w", target}});
+    SHERD_ASSERT_OK_AND_ASSIGN(
+        const ShardedTensor source,
+        ShardedTensor::Full(Chunks(0, 2), {7, 6}, 1.0F, {.group = pair}));
+    StateDict state;
+    ASSERT_THAT(state.Set("w", source), IsOk());
+    const auto all = DefaultGroup().value();
+    EXPECT_THAT(LoadState(*model, state, {.group = all}),
+                StatusIs(kPrecondition, "rank 2: the state does not fit"));
+    EXPECT_THAT(LoadState(*model, state, {.strict = false, .group = all}),
+                StatusIs(kInvalid, "rank 2 was called with other arguments"));
+    EXPECT_THAT(target, TensorBitwiseEq(Zeros({7, 6})));
+    EXPECT_THAT(group.Barrier(), IsOk());
+  });
+}
+
 // Nor does it wait in the group of an attribute, where the others are not.
 TEST(LoadStateTest, AProcessOutsideTheGroupOfTheMembersMeetsNoOne) {
   RunLocalRanks(kRanks, [](ProcessGroup& group) {
