@@ -15,11 +15,12 @@
 #include "sherd/core/base/fingerprint.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/collective/agreement.h"
+#include "sherd/core/comm/collective/agreement_scope.h"
 #include "sherd/core/nn/module_tree.h"
 #include "sherd/core/nn/plan/plan_paths.h"
 #include "sherd/core/nn/plan/plan_tree.h"
-#include "sherd/core/nn/plan/sharding_transaction.h"
 #include "sherd/core/nn/tree/module_contents.h"
+#include "sherd/core/nn/tree/tree_snapshot.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/tensor/sharded_tensor_access.h"
 
@@ -28,12 +29,14 @@ namespace {
 
 using internal::NamedMember;
 using internal::PlanTree;
-using internal::ShardingTransaction;
 using SharderPtr = std::shared_ptr<Sharder>;
 
 constexpr char kOperation[] = "shard_module";
 
-// One ShardModule of this rank.
+// One ShardModule of this rank, and those that its sharders call on the same
+// thread: the first failure of any of them fails all, on every rank; see
+// AgreementScope. Each puts back the tree of its own module, which may be one
+// that a sharder made and that no longer exists when an outer call fails.
 class PlanRun {
  public:
   PlanRun(Module& root, const ShardingPlan& plan, const ShardOptions& options,
@@ -42,12 +45,15 @@ class PlanRun {
         plan_(plan),
         src_rank_(options.src_rank),
         group_(std::move(group)),
-        transaction_(root, group_),
+        scope_(group_),
+        before_(internal::TreeSnapshot::Take(root)),
         tree_(PlanTree::Of(root)) {}
 
   absl::Status Run() {
     (void)Apply();
-    return transaction_.Finish();
+    absl::Status failure = scope_.failure();
+    if (!failure.ok() && before_.ok()) before_->Restore();
+    return failure;
   }
 
  private:
@@ -63,7 +69,19 @@ class PlanRun {
     replacements_.Apply();
     absl::Status status = LookAtTree();
     if (status.ok()) status = AddHooks();
-    return transaction_.Agree(std::move(status));
+    return Agree(std::move(status));
+  }
+
+  // Makes an error of one rank that of all.
+  absl::Status Agree(absl::Status local) {
+    return AgreeOnMaximum(std::move(local), {}, 0).status();
+  }
+  // Also compares `value`; returns the largest `number` of a rank.
+  absl::StatusOr<uint64_t> AgreeOnMaximum(absl::Status local,
+                                          const AgreedValue& value,
+                                          uint64_t number) {
+    if (local.ok()) local = before_.status();
+    return scope_.AgreeOnMaximum(kOperation, std::move(local), value, number);
   }
 
   // Compares plans and models.
@@ -78,7 +96,7 @@ class PlanRun {
     }
     SHERD_ASSIGN_OR_RETURN(
         const uint64_t any_needs_ties,
-        transaction_.AgreeOnMaximum(
+        AgreeOnMaximum(
             status, {Fingerprint().Add(text).value(), [&text] { return text; }},
             needs_ties ? 1 : 0));
     return any_needs_ties == 0 ? absl::OkStatus() : AgreeOnTies();
@@ -88,13 +106,13 @@ class PlanRun {
   absl::Status AgreeOnTies() {
     absl::StatusOr<std::vector<std::string>> all =
         AllGatherStrings(*group_, tree_->TiesOf(plan_));
-    if (!all.ok()) return transaction_.Fail(all.status());
+    if (!all.ok()) return scope_.Fail(all.status());
     // ShardTensor refuses a source that is no rank: other ranks may have one.
     if (src_rank_ < 0 || src_rank_ >= group_->size()) {
-      return transaction_.Agree(absl::OkStatus());
+      return Agree(absl::OkStatus());
     }
     ties_ = std::move((*all)[static_cast<size_t>(src_rank_)]);
-    return transaction_.Agree(tree_->TieAs(ties_, plan_));
+    return Agree(tree_->TieAs(ties_, plan_));
   }
 
   // All ranks get here together: an error of ShardTensor is that of all.
@@ -102,16 +120,16 @@ class PlanRun {
     // With a tensor that is tied to it: the ranks have compared their ties.
     if (sharded_.contains(path)) return absl::OkStatus();
     if (!sharders_.empty()) {
-      SHERD_RETURN_IF_ERROR(transaction_.Agree(LookAtTree()));
+      SHERD_RETURN_IF_ERROR(Agree(LookAtTree()));
     }
     const absl::StatusOr<NamedMember> member =
         internal::FindPlannedMember(*tree_, path);
     // A sharder has changed it.
-    if (!member.ok()) return transaction_.Agree(member.status());
+    if (!member.ok()) return Agree(member.status());
     absl::StatusOr<ShardedTensor> sharded =
         ShardTensor(*member->value.get_if<Tensor>(), spec, src_rank_, group_);
     if (!sharded.ok()) {
-      return transaction_.Fail(Annotate(sharded.status(), path));
+      return scope_.Fail(Annotate(sharded.status(), path));
     }
     bool is_parameter = member->kind == MemberKind::kParameter;
     const auto holders = tree_->HoldersOf(path);
@@ -128,9 +146,8 @@ class PlanRun {
   absl::Status Replace(const std::string& path, Sharder& sharder) {
     replacements_.Apply();
     sharders_.push_back(path);
-    return transaction_.Agree(
-        Annotate(ReplaceHere(path, sharder),
-                 absl::StrCat("the sharder for `", path, "`")));
+    return Agree(Annotate(ReplaceHere(path, sharder),
+                          absl::StrCat("the sharder for `", path, "`")));
   }
 
   absl::Status ReplaceHere(const std::string& path, Sharder& sharder) {
@@ -178,7 +195,9 @@ class PlanRun {
   const ShardingPlan& plan_;
   const int src_rank_;
   const std::shared_ptr<ProcessGroup> group_;
-  ShardingTransaction transaction_;
+  internal::AgreementScope scope_;
+  // What the tree held at first, or why it is not valid.
+  absl::StatusOr<internal::TreeSnapshot> before_;
   // As it was when LookAtTree was last called.
   absl::StatusOr<PlanTree> tree_;
   // Those of the source, if a rank needs them.
