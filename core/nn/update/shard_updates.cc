@@ -169,13 +169,10 @@ absl::Status ShardUpdates::Collect(const GradientMessages& messages,
 }
 
 template <typename Number>
-const Number* ShardUpdates::AddGradients(const OwnShard& shard,
-                                         const RowGroups& groups, size_t first,
-                                         size_t count) {
+void ShardUpdates::AddGradients(const OwnShard& shard, const RowGroups& groups,
+                                size_t first, size_t count, Number* sums) {
   const PlannedTable& table = tables_[shard.table];
   const int64_t width = table.boxes[shard.box].sizes[1];
-  auto* const sums =
-      NumbersIn<Number>(gradients_, count * static_cast<size_t>(width));
   const int64_t begin = groups.first(first);
   ends_.clear();
   for (size_t i = 0; i < count; ++i) {
@@ -192,7 +189,6 @@ const Number* ShardUpdates::AddGradients(const OwnShard& shard,
             .weights = factors == nullptr
                            ? nullptr
                            : factors + begin * int64_t{sizeof(Number)}});
-  return sums;
 }
 
 template <typename Number>
@@ -219,9 +215,11 @@ void ShardUpdates::WriteSumsOf(OwnShard& shard, std::byte*& to) {
   const int64_t squares_per_row = SquareCount(range);
   const size_t at_once =
       RowsAtOnce(range.width * static_cast<int64_t>(sizeof(Number)));
+  auto* gradient = NumbersIn<Number>(
+      shard.gradients, rows.size() * static_cast<size_t>(range.width));
   for (size_t i = 0; i < rows.size(); i += at_once) {
     const size_t n = std::min(at_once, rows.size() - i);
-    const Number* gradient = AddGradients<Number>(shard, shard.groups, i, n);
+    AddGradients(shard, shard.groups, i, n, gradient);
     for (size_t k = 0; k < n; ++k, gradient += range.width) {
       WriteSquares(range, gradient, squares);
       squares += squares_per_row;
@@ -399,14 +397,19 @@ void ShardUpdates::ApplyTo(OwnShard& shard, const RowGroups& groups) {
   const PlacedBox& box = table.boxes[shard.box];
   const ShardRows& to = table.shards[shard.box];
   const size_t all = groups.rows().size();
+  const auto width = static_cast<size_t>(box.sizes[1]);
+  const bool sent = shard.cut && states_[shard.table].sends[shard.box];
   const size_t at_once =
       RowsAtOnce(box.sizes[1] * static_cast<int64_t>(sizeof(Number)));
   Prefetch(shard, groups, 0, at_once);
   for (size_t first = 0; first < all; first += at_once) {
     const size_t count = std::min(at_once, all - first);
     Prefetch(shard, groups, first + count, at_once);
-    const Number* const gradients =
-        AddGradients<Number>(shard, groups, first, count);
+    // The sums that were sent are still there.
+    auto* const gradients =
+        sent ? NumbersIn<Number>(shard.gradients, all * width) + first * width
+             : NumbersIn<Number>(gradients_, count * width);
+    if (!sent) AddGradients(shard, groups, first, count, gradients);
     rows_.clear();
     accumulators_.clear();
     for (size_t i = first; i < first + count; ++i) {

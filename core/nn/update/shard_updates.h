@@ -59,11 +59,13 @@ class ShardUpdates {
   struct OwnShard {
     size_t table = 0;
     size_t box = 0;
-    // Of a call. A cut one keeps its gradients and what the sums are needed
-    // for: the old accumulators and the means, as numbers.
+    // Of a call. A cut one keeps its gradients, added by rows if it sends their
+    // squares, and what the sums are needed for: the old accumulators and the
+    // means, as numbers.
     bool cut = false;
     ShardRows accumulator = {};
     RowGroups groups = {};
+    std::vector<std::byte> gradients = {};
     std::vector<std::byte> accumulators = {};
     std::vector<std::byte> means = {};
   };
@@ -89,9 +91,10 @@ class ShardUpdates {
   template <typename Visitor>
   absl::Status ForEachSent(int rank, Visitor visit) const;
   absl::Status ReadSumsOf(int rank, absl::Span<const std::byte> bytes);
+  // Sets `sums` to the gradients of `count` rows.
   template <typename Number>
-  const Number* AddGradients(const OwnShard& shard, const RowGroups& groups,
-                             size_t first, size_t count);
+  void AddGradients(const OwnShard& shard, const RowGroups& groups,
+                    size_t first, size_t count, Number* sums);
   template <typename Number>
   void WriteSumsOf(OwnShard& shard, std::byte*& to);
   template <typename Number>
