@@ -16,26 +16,8 @@
 namespace sherd::internal {
 namespace {
 
-#define SHERD_VECTOR_NAMESPACE baseline
-#define SHERD_VECTOR_ATTRIBUTES
-#define SHERD_VECTOR_BYTES 16
-#define SHERD_VECTOR_HAS_F16C 0
-#include "sherd/core/nn/update/update_kernels.inc"  // NOLINT(build/include)
-
-#if defined(__x86_64__)
-#define SHERD_VECTOR_NAMESPACE avx2
-#define SHERD_VECTOR_ATTRIBUTES __attribute__((target("avx2,f16c")))
-#define SHERD_VECTOR_BYTES 32
-#define SHERD_VECTOR_HAS_F16C 1
-#include "sherd/core/nn/update/update_kernels.inc"  // NOLINT(build/include)
-
-#define SHERD_VECTOR_NAMESPACE avx512
-#define SHERD_VECTOR_ATTRIBUTES \
-  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")))
-#define SHERD_VECTOR_BYTES 64
-#define SHERD_VECTOR_HAS_F16C 1
-#include "sherd/core/nn/update/update_kernels.inc"  // NOLINT(build/include)
-#endif
+#define SHERD_VECTOR_BODY "sherd/core/nn/update/update_kernels.inc"
+#include "sherd/core/tensor/kernels/vector_targets.inc"  // NOLINT(build/include)
 
 template <typename Number>
 Number AddBlock(const Number* x) {
