@@ -5,10 +5,9 @@
 #include <limits>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/str_cat.h"
 #include "sherd/core/base/deadline.h"
-#include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/nn/lookup/peer_counts.h"
 #include "sherd/core/nn/lookup/pool_kernels.h"
 #include "sherd/core/nn/lookup/pool_on_device.h"
 #include "sherd/core/tensor/device_runtime.h"
@@ -16,6 +15,8 @@
 
 namespace sherd::internal {
 namespace {
+
+constexpr absl::string_view kMalformed = "a malformed lookup request";
 
 RequestFormat FormatOf(const PlannedTable& table) {
   return {.wide_ids = table.rows > std::numeric_limits<int32_t>::max(),
@@ -35,12 +36,6 @@ bool IsComplete(absl::Span<const StreamShape> streams, size_t strips) {
   size_t held = 0;
   for (const StreamShape& stream : streams) held += stream.strips.size();
   return held == strips;
-}
-
-absl::Status Malformed(int rank) {
-  return WithRank(absl::DataLossError(absl::StrCat(
-                      "rank ", rank, " sent a malformed lookup request")),
-                  rank);
 }
 
 // Waits until the replies that the host is about to send have been made.
@@ -223,13 +218,13 @@ absl::Status LookUpMessages::Decode(absl::Span<const PlannedTable> tables,
     if (empty) continue;
     const PlannedTable& table = tables[static_cast<size_t>(service.table)];
     if (!TakeRequest(FormatOf(table), rest, service.request)) {
-      return Malformed(reader);
+      return Malformed(reader, kMalformed);
     }
     reply_bytes +=
         PaddedPart(service.request.bags * static_cast<size_t>(service.width) *
                    SizeOf(ReplyDType(table, service.complete)));
   }
-  return rest.empty() ? absl::OkStatus() : Malformed(reader);
+  return rest.empty() ? absl::OkStatus() : Malformed(reader, kMalformed);
 }
 
 absl::Status LookUpMessages::Serve(absl::Span<const PlannedTable> tables,
@@ -242,7 +237,7 @@ absl::Status LookUpMessages::Serve(absl::Span<const PlannedTable> tables,
     const PlannedTable& table = tables[static_cast<size_t>(service.table)];
     // Its strips hold the same rows.
     if (!FindBags(request, service.strips[0], bounds_)) {
-      return Malformed(reader);
+      return Malformed(reader, kMalformed);
     }
     const size_t weight_size = SizeOf(AccumulatorOf(table.dtype));
     const DType dtype = ReplyDType(table, service.complete);

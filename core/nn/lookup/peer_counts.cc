@@ -1,27 +1,23 @@
 #include "sherd/core/nn/lookup/peer_counts.h"
 
 #include <optional>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/checked_math.h"
 #include "sherd/core/base/error_info.h"
 
 namespace sherd::internal {
-namespace {
 
-absl::Status Garbled(int rank, const std::string& what) {
+absl::Status Malformed(int rank, absl::string_view what) {
   return WithRank(
       absl::DataLossError(absl::StrCat("rank ", rank, " sent ", what)), rank);
 }
-
-}  // namespace
 
 absl::Status CheckMessageLengths(int sender,
                                  absl::Span<const uint64_t> lengths) {
   for (const uint64_t length : lengths) {
     if (length <= kMaxMessageBytes && length % 8 == 0) continue;
-    return Garbled(
+    return Malformed(
         sender, absl::StrCat("the length ", length,
                              " of a message, expected a multiple of 8 up to ",
                              kMaxMessageBytes));
@@ -32,7 +28,7 @@ absl::Status CheckMessageLengths(int sender,
 absl::Status CheckIdCounts(absl::Span<const int64_t> counts, int64_t rows) {
   for (size_t r = 0; r < counts.size(); ++r) {
     if (counts[r] >= 0 && counts[r] <= rows) continue;
-    return Garbled(
+    return Malformed(
         static_cast<int>(r),
         absl::StrCat("the number ", counts[r],
                      " of different ids of a table with ", rows, " rows"));
@@ -44,7 +40,7 @@ absl::Status CheckIds(int sender, absl::Span<const int64_t> ids, int64_t rows) {
   int64_t least = 0;
   for (const int64_t id : ids) {
     if (id < least || id >= rows) {
-      return Garbled(
+      return Malformed(
           sender, absl::StrCat("the id ", id, " where one of ", least, " to ",
                                rows - 1, " can follow"));
     }
@@ -61,7 +57,7 @@ absl::Status CheckRows(int owner, int64_t rows, int64_t row_bytes,
   if (end && *last >= 0 && static_cast<uint64_t>(*end) <= bytes) {
     return absl::OkStatus();
   }
-  return Garbled(
+  return Malformed(
       owner, absl::StrCat("the distance ", stride, " of ", rows, " rows of ",
                           row_bytes, " bytes in ", bytes, " bytes"));
 }

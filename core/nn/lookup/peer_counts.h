@@ -5,12 +5,16 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
 // Checks of the numbers that other ranks send in a lookup, before memory is
 // allocated for them and before they address rows. Pure. All return kDataLoss
 // with the rank.
 namespace sherd::internal {
+
+// The error of `what` that `rank` sent: "rank 1 sent a malformed request".
+absl::Status Malformed(int rank, absl::string_view what);
 
 // A message of a rank to another is a multiple of 8 bytes long, and at most so
 // many.

@@ -3,12 +3,13 @@
 #include <cstring>
 #include <limits>
 
-#include "absl/strings/str_cat.h"
-#include "sherd/core/base/error_info.h"
+#include "sherd/core/nn/lookup/peer_counts.h"
 #include "sherd/core/nn/lookup/pool_kernels.h"
 
 namespace sherd::internal {
 namespace {
+
+constexpr absl::string_view kMalformed = "a malformed message of gradients";
 
 bool HasFactors(const PlannedTable& table) {
   return table.bags.weighted() || table.options.mode == BagMode::kMean;
@@ -49,12 +50,6 @@ StreamShape StreamOf(const PlacedBox& box, int owner, size_t shard) {
                       .bands = {{.begin = box.offsets[0],
                                  .end = box.offsets[0] + box.sizes[0],
                                  .shard = static_cast<int>(shard)}}}}};
-}
-
-absl::Status Malformed(int rank) {
-  return WithRank(absl::DataLossError(absl::StrCat(
-                      "rank ", rank, " sent a malformed message of gradients")),
-                  rank);
 }
 
 }  // namespace
@@ -178,14 +173,14 @@ absl::Status GradientMessages::Read(absl::Span<const PlannedTable> tables,
     sources[i] = {};
     if (empty || (!table.shared && sender != rank_)) continue;
     if (!TakeRequest(FormatOf(table), message, sources[i].request)) {
-      return Malformed(sender);
+      return Malformed(sender, kMalformed);
     }
     const size_t stride =
         static_cast<size_t>(slots_[i].width) * SizeOf(table.dtype);
     const uint64_t bags = sources[i].request.bags;
-    if (bags > message.size() / stride) return Malformed(sender);
+    if (bags > message.size() / stride) return Malformed(sender, kMalformed);
     const size_t bytes = PaddedPart(bags * stride);
-    if (message.size() < bytes) return Malformed(sender);
+    if (message.size() < bytes) return Malformed(sender, kMalformed);
     sources[i].gradients = message.data();
     sources[i].stride = static_cast<int64_t>(stride);
     if (HasFactors(table)) {
@@ -194,7 +189,8 @@ absl::Status GradientMessages::Read(absl::Span<const PlannedTable> tables,
     }
     message.remove_prefix(bytes);
   }
-  return message.empty() || has_more ? absl::OkStatus() : Malformed(sender);
+  return message.empty() || has_more ? absl::OkStatus()
+                                     : Malformed(sender, kMalformed);
 }
 
 bool GradientMessages::FindSources(absl::Span<const PlannedTable> tables,

@@ -5,9 +5,8 @@
 #include <cstring>
 #include <limits>
 
-#include "absl/strings/str_cat.h"
-#include "sherd/core/base/error_info.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/nn/lookup/peer_counts.h"
 #include "sherd/core/nn/lookup/pool_kernels.h"
 #include "sherd/core/nn/update/accumulators.h"
 
@@ -38,12 +37,6 @@ ColumnRange RangeOf(const PlannedTable& table, size_t box) {
   return {.column = table.boxes[box].offsets[1],
           .width = table.boxes[box].sizes[1],
           .columns = table.columns};
-}
-
-absl::Status Malformed(int rank, absl::string_view what) {
-  return WithRank(absl::DataLossError(
-                      absl::StrCat("rank ", rank, " sent malformed ", what)),
-                  rank);
 }
 
 }  // namespace
@@ -246,7 +239,9 @@ absl::Status ShardUpdates::ReadSumsOf(int rank,
     const ColumnRange range = RangeOf(tables_[table], box);
     const size_t number = SizeOf(AccumulatorOf(tables_[table].dtype));
     const auto squares = static_cast<size_t>(SquareCount(range));
-    const auto malformed = [&] { return Malformed(rank, "sums of squares"); };
+    const auto malformed = [&] {
+      return Malformed(rank, "malformed sums of squares");
+    };
     uint64_t count = 0;
     if (bytes.size() < sizeof(count)) return malformed();
     std::memcpy(&count, bytes.data(), sizeof(count));
