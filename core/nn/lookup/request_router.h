@@ -58,8 +58,6 @@ class RequestRouter {
              absl::Span<std::byte* const> to);
 
   const std::vector<StreamRequest>& requests() const { return requests_; }
-  // The position of a table's first request.
-  size_t first(size_t table) const { return tables_[table].first; }
 
  private:
   struct Table {

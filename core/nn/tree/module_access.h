@@ -19,7 +19,6 @@ class ModuleAccess {
   static Hooks& HooksOf(Module& module) { return module.hooks_; }
 };
 
-inline void IgnoreMember(MemberKind, absl::string_view, Value&) {}
 inline void IgnoreChild(absl::string_view, ChildSlot&) {}
 
 // Calls the functions for the members and the children of a module, in the

@@ -121,16 +121,6 @@ void ReplaceMember(Module& module, absl::string_view name, Value value) {
                });
 }
 
-absl::Status ReplaceChild(Module& module, absl::string_view name,
-                          std::shared_ptr<Module> child) {
-  absl::Status status;
-  VisitMembers(module, IgnoreMember,
-               [&](absl::string_view child_name, ChildSlot& slot) {
-                 if (child_name == name) status = slot.Set(child);
-               });
-  return status;
-}
-
 absl::Status ForEachModule(Module& root, ModuleFunction visit) {
   return Walk("", root, 0, visit);
 }

@@ -44,11 +44,8 @@ absl::StatusOr<NamedMember> MemberAt(Module& root, absl::string_view path);
 // All members, in the order of ForEachModule, with its errors.
 absl::StatusOr<std::vector<NamedMember>> MembersOf(Module& root);
 
-// Replaces what a member or a child holds, which the module has.
-//   kInvalidArgument  As ChildSlot::Set.
+// Replaces what a member holds, which the module has.
 void ReplaceMember(Module& module, absl::string_view name, Value value);
-absl::Status ReplaceChild(Module& module, absl::string_view name,
-                          std::shared_ptr<Module> child);
 
 // Calls `visit` for the root and every module below, parents first; a module
 // with several paths is visited for each. `prefix` is "", or the path of the
