@@ -49,6 +49,13 @@ class ChildVisitor : public ModuleVisitor {
   const absl::FunctionRef<void(ChildSlot&)> act_;
 };
 
+// `act` lives as long as the visit.
+void VisitChild(Module& parent, absl::string_view name, size_t position,
+                absl::FunctionRef<void(ChildSlot&)> act) {
+  ChildVisitor visitor(name, position, act);
+  ModuleAccess::Visit(parent, visitor);
+}
+
 std::vector<absl::string_view> PathsWithSpecs(const ShardingPlan& plan) {
   std::vector<absl::string_view> paths;
   for (const PlanEntry& entry : plan.plan) {
@@ -166,9 +173,8 @@ absl::StatusOr<std::shared_ptr<Module>> PlanTree::ChildAt(
   if (found == children_.end()) return NoAttribute(*root_, path, name);
   const ChildPlace& child = found->second;
   std::shared_ptr<Module> held;
-  ChildVisitor visitor(name, child.position,
-                       [&](ChildSlot& slot) { held = slot.module(); });
-  ModuleAccess::Visit(*child.parent, visitor);
+  VisitChild(*child.parent, name, child.position,
+             [&](ChildSlot& slot) { held = slot.module(); });
   if (held == nullptr) return NoAttribute(*child.parent, path, name);
   return held;
 }
@@ -177,9 +183,8 @@ absl::Status PlanTree::ReplaceChild(absl::string_view path,
                                     std::shared_ptr<Module> child) const {
   const ChildPlace& place = children_.at(path);
   absl::Status status;
-  ChildVisitor visitor(SplitPath(path).second, place.position,
-                       [&](ChildSlot& slot) { status = slot.Set(child); });
-  ModuleAccess::Visit(*place.parent, visitor);
+  VisitChild(*place.parent, SplitPath(path).second, place.position,
+             [&](ChildSlot& slot) { status = slot.Set(child); });
   return status;
 }
 
