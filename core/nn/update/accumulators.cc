@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/nn/lookup/pool_kernels.h"
 #include "sherd/core/nn/tree/value_identity.h"
+#include "sherd/core/nn/update/update_checks.h"
 #include "sherd/core/sharding/sharded_tensor_like.h"
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/core/sharding/tensor/reshard_observer.h"
@@ -30,36 +30,23 @@ namespace {
 
 // Identifies the elements of a table without keeping them.
 struct TableKey {
-  // Handles of a sharded tensor share the list of its shards, also where that
-  // is empty.
   std::weak_ptr<const void> memory;
-  // Of a Tensor, which may be one of several views of its memory.
-  const void* data = nullptr;
-  int64_t rows = 0;
-  int64_t columns = 0;
-  // From a row to the next; 0 if there is none.
-  int64_t stride = 0;
+  TableIdentity identity;
 
   friend bool operator<(const TableKey& a, const TableKey& b) {
     if (a.memory.owner_before(b.memory)) return true;
     if (b.memory.owner_before(a.memory)) return false;
-    return std::tie(a.data, a.rows, a.columns, a.stride) <
-           std::tie(b.data, b.rows, b.columns, b.stride);
+    return a.identity < b.identity;
   }
 };
 
-// Without memory for a table that was not created or has no data.
 TableKey KeyOf(const EmbeddingTable& table) {
+  const TableIdentity identity = IdentityOf(table);
+  if (identity.memory == nullptr) return {};
   if (const auto* const sharded = std::get_if<ShardedTensor>(&table)) {
-    return {.memory = ShardedTensorAccess::ShardsOf(*sharded)};
+    return {ShardedTensorAccess::ShardsOf(*sharded), identity};
   }
-  const Tensor& tensor = std::get<Tensor>(table);
-  if (!tensor.defined() || tensor.dim() != 2) return {};
-  return {.memory = tensor.storage(),
-          .data = tensor.data(),
-          .rows = tensor.sizes()[0],
-          .columns = tensor.sizes()[1],
-          .stride = tensor.sizes()[0] > 1 ? tensor.strides()[0] : 0};
+  return {std::get<Tensor>(table).storage(), identity};
 }
 
 // Empty for a table that was not created.

@@ -116,20 +116,14 @@ absl::Status UpdateCall::Prepare() {
   SHERD_RETURN_IF_ERROR(plan_.Set(lookups_, planned_));
   mine_.PlanFor(plan_.tables());
   mine_.gradients.resize(lookups_.size());
-  mine_.same.resize(lookups_.size());
   for (size_t t = 0; t < lookups_.size(); ++t) {
     SHERD_RETURN_IF_ERROR(
         OfTable(t, internal::HoldGradient(gradients_[t], plan_.tables()[t],
                                           mine_.gradients[t])));
     SHERD_RETURN_IF_ERROR(
         OfTable(t, internal::CheckTableWritable(lookups_[t].table)));
-    const auto same = std::find_if(
-        lookups_.begin(), lookups_.begin() + static_cast<std::ptrdiff_t>(t),
-        [&](const TableLookUp& lookup) {
-          return internal::IsSameTable(lookup.table, lookups_[t].table);
-        });
-    mine_.same[t] = static_cast<size_t>(same - lookups_.begin());
   }
+  internal::FindSameTables(lookups_, mine_.by_identity, mine_.same);
   SHERD_RETURN_IF_ERROR(CheckApart());
   return PrepareAccumulators();
 }

@@ -1,5 +1,6 @@
 #include "sherd/core/nn/update/update_checks.h"
 
+#include <algorithm>
 #include <cmath>
 #include <variant>
 #include <vector>
@@ -101,17 +102,34 @@ absl::Status HoldGradient(const Tensor& gradient, const PlannedTable& table,
   return absl::OkStatus();
 }
 
-bool IsSameTable(const EmbeddingTable& a, const EmbeddingTable& b) {
-  if (a.index() != b.index()) return false;
-  if (const auto* const sharded = std::get_if<ShardedTensor>(&a)) {
-    return ShardedTensorAccess::ShardsOf(*sharded) ==
-           ShardedTensorAccess::ShardsOf(std::get<ShardedTensor>(b));
+TableIdentity IdentityOf(const EmbeddingTable& table) {
+  if (const auto* const sharded = std::get_if<ShardedTensor>(&table)) {
+    return {.memory = ShardedTensorAccess::ShardsOf(*sharded).get()};
   }
-  const Tensor& x = std::get<Tensor>(a);
-  const Tensor& y = std::get<Tensor>(b);
-  return x.data() == y.data() && x.data() != nullptr &&
-         x.dtype() == y.dtype() && x.sizes() == y.sizes() &&
-         x.strides() == y.strides();
+  const Tensor& tensor = std::get<Tensor>(table);
+  if (!tensor.defined() || tensor.dim() != 2) return {};
+  return {.memory = tensor.storage().get(),
+          .data = tensor.data(),
+          .dtype = tensor.dtype(),
+          .rows = tensor.sizes()[0],
+          .columns = tensor.sizes()[1],
+          .stride = tensor.sizes()[0] > 1 ? tensor.strides()[0] : 0};
+}
+
+void FindSameTables(absl::Span<const TableLookUp> lookups,
+                    std::vector<std::pair<TableIdentity, size_t>>& order,
+                    std::vector<size_t>& same) {
+  order.clear();
+  same.resize(lookups.size());
+  for (size_t t = 0; t < lookups.size(); ++t) {
+    order.emplace_back(IdentityOf(lookups[t].table), t);
+  }
+  std::sort(order.begin(), order.end());
+  for (size_t i = 0; i < order.size(); ++i) {
+    const auto& [identity, t] = order[i];
+    same[t] =
+        i > 0 && order[i - 1].first == identity ? same[order[i - 1].second] : t;
+  }
 }
 
 }  // namespace sherd::internal

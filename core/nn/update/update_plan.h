@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -14,6 +15,7 @@
 #include "sherd/core/nn/update/gradient_messages.h"
 #include "sherd/core/nn/update/peer_bytes.h"
 #include "sherd/core/nn/update/shard_updates.h"
+#include "sherd/core/nn/update/update_checks.h"
 #include "sherd/core/tensor/tensor.h"
 
 namespace sherd::internal {
@@ -64,6 +66,7 @@ class UpdatePlan {
   // Of the call, by lookup.
   std::vector<Tensor> gradients;
   std::vector<size_t> same;
+  std::vector<std::pair<TableIdentity, size_t>> by_identity;
   std::vector<PreparedAccumulator> prepared;
   std::vector<Value> accumulators;
   // Of agreements and exchanges.
