@@ -1,7 +1,9 @@
 #ifndef SHERD_SERIALIZATION_KITS_GOLDEN_CHECKPOINT_H_
 #define SHERD_SERIALIZATION_KITS_GOLDEN_CHECKPOINT_H_
 
+#include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,14 +11,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "sherd/core/base/status_macros.h"
-#include "sherd/core/comm/collective/agreement.h"
+#include "sherd/core/comm/init.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
-#include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint/save/saver.h"
 #include "sherd/serialization/kits/golden_tensors.h"
 #include "sherd/serialization/kits/sample_tensors.h"
-#include "sherd/serialization/kits/write_checkpoint.h"
 
 namespace sherd {
 
@@ -24,10 +25,8 @@ namespace sherd {
 // FillSample(kGoldenSeed + i). Never changed, like the files.
 
 inline constexpr int kGoldenRanks = 2;
-// Of the year 2116: saves number themselves by the clock, or by the save before
-// if that is later.
+inline constexpr uint64_t kGoldenSaveNumber = 0x4000'0000'0000'0000;
 inline constexpr char kGoldenSaveId[] = "4000000000000000";
-inline constexpr char kSaveIdBefore[] = "3fffffffffffffff";
 
 struct GoldenTensor : SampleTensor {
   absl::StatusOr<ShardingSpecPtr> spec;
@@ -95,17 +94,10 @@ inline absl::StatusOr<ShardedTensor> MakeGoldenTensor(
   return tensor;
 }
 
-// Saves it as `path`, which does not exist. Each of the kGoldenRanks ranks
-// calls this.
-inline absl::Status SaveGoldenCheckpoint(const std::string& path,
-                                         ProcessGroup& group) {
-  absl::Status written;
-  if (group.rank() == 0) {
-    written =
-        WriteCheckpoint(path, {{"before", kInt8, SavedLayout::Whole({1})}},
-                        {.ranks = 1, .save_id = kSaveIdBefore});
-  }
-  SHERD_RETURN_IF_ERROR(Agree(group, "write_checkpoint", written));
+// Saves it as `path`, which does not exist. Each of the kGoldenRanks ranks of
+// the default group calls this.
+inline absl::Status SaveGoldenCheckpoint(const std::string& path) {
+  SHERD_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> group, DefaultGroup());
   std::map<std::string, ShardedTensor> tensors;
   int seed = kGoldenSeed;
   for (const GoldenTensor& golden : GoldenCheckpointTensors()) {
@@ -113,7 +105,9 @@ inline absl::Status SaveGoldenCheckpoint(const std::string& path,
                            MakeGoldenTensor(golden, seed++));
     tensors.emplace(golden.name, std::move(tensor));
   }
-  return SaveCheckpoint(path, tensors);
+  SaveJob job = SaveJobOf(path, tensors, std::move(group), {});
+  job.target.clock = [] { return kGoldenSaveNumber; };
+  return RunSave(std::move(job));
 }
 
 }  // namespace sherd

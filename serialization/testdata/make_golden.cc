@@ -88,7 +88,7 @@ absl::Status Main(const std::string& directory) {
   absl::Status statuses[kGoldenRanks];
   testing::RunLocalRanks(kGoldenRanks, [&](ProcessGroup& group) {
     statuses[group.rank()] =
-        SaveGoldenCheckpoint(JoinPath(directory, "checkpoint"), group);
+        SaveGoldenCheckpoint(JoinPath(directory, "checkpoint"));
   });
   SHERD_RETURN_IF_ERROR(statuses[0]);
   return statuses[1];

@@ -61,11 +61,10 @@ bool AddFileNames(const ManifestReader& manifest,
 // nanoseconds ahead of that.
 constexpr uint64_t kIdsAhead = uint64_t{1} << 30;
 
-// That of a new save, above `last`. No two saves have the same, also if both
-// begin after `last`, with clocks that are behind it: lease and names of files
-// tell them apart by it.
-uint64_t NewSaveNumber(uint64_t last) {
-  const auto now = static_cast<uint64_t>(absl::ToUnixNanos(absl::Now()));
+// That of a new save at the time `now`, above `last`. No two saves have the
+// same, also if both begin after `last`, with clocks that are behind it: lease
+// and names of files tell them apart by it.
+uint64_t NewSaveNumber(uint64_t last, uint64_t now) {
   return now > last ? now : last + 1 + now % kIdsAhead;
 }
 
@@ -114,7 +113,10 @@ absl::StatusOr<uint64_t> SaveDirectory::TakeLease(
         ", expected one that a later save can exceed; "
         "load the checkpoint and save it to another directory"));
   }
-  const uint64_t id = NewSaveNumber(number);
+  const uint64_t id = NewSaveNumber(
+      number, target_.clock != nullptr
+                  ? target_.clock()
+                  : static_cast<uint64_t>(absl::ToUnixNanos(absl::Now())));
   SHERD_ASSIGN_OR_RETURN(lease_,
                          CheckpointLease::Take(files_, path_, SaveIdText(id),
                                                {lease_duration, sync_}));

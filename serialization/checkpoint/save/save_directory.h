@@ -28,6 +28,9 @@ struct SaveTarget {
   // What rank 0 remembers of the directory from one save to the next; null:
   // nothing.
   std::shared_ptr<ManifestIndex> index;
+  // Nanoseconds since 1970, by which a save gets its number; null: the clock of
+  // the host.
+  std::function<uint64_t()> clock;
 };
 
 // The directory of a checkpoint as one rank of a save changes it: who may
