@@ -28,7 +28,8 @@ std::vector<size_t> ShardsToAdd(const ShardedTensor& tensor, bool has_replicas,
     }
     return shards;
   }
-  constexpr int64_t kUndivided = std::numeric_limits<int64_t>::max();
+  // A sum with a row does not overflow.
+  constexpr int64_t kUndivided = std::numeric_limits<int64_t>::max() / 2;
   for (const DividedBox& owned :
        DivideReplicas(tensor.placed_boxes(), kUndivided, load)) {
     if (owned.part.rank == rank) shards.push_back(owned.box);
