@@ -11,6 +11,15 @@
 
 #include "sherd/backends/backend_abi.h"
 
+#ifdef __SANITIZE_THREAD__
+extern "C" {
+void AnnotateIgnoreReadsBegin(const char* file, int line);
+void AnnotateIgnoreReadsEnd(const char* file, int line);
+void AnnotateIgnoreWritesBegin(const char* file, int line);
+void AnnotateIgnoreWritesEnd(const char* file, int line);
+}
+#endif
+
 namespace sherd::internal {
 
 // Nanoseconds of CLOCK_MONOTONIC, the clock of deadlines.
@@ -20,6 +29,27 @@ int64_t MpiClock();
 // plugin ABI for it.
 sherd_code FailWithMpi(sherd_error_v0* error, int mpi_error, int peer,
                        const char* what);
+
+// While it exists, ThreadSanitizer does not check the accesses of this thread.
+// MPI is not instrumented: one thread's call may receive for the requests of
+// another one, which is ordered by what only MPI sees.
+class UncheckedAccesses {
+ public:
+#ifdef __SANITIZE_THREAD__
+  UncheckedAccesses() {
+    AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+    AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+  }
+  ~UncheckedAccesses() {
+    AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+    AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+  }
+#else
+  UncheckedAccesses() {}
+#endif
+  UncheckedAccesses(const UncheckedAccesses&) = delete;
+  UncheckedAccesses& operator=(const UncheckedAccesses&) = delete;
+};
 
 // MPI as this process uses it: started once, shared by all groups, finalized at
 // exit.
@@ -77,6 +107,7 @@ class MpiLibrary {
   // MPI requires that.
   template <typename Body>
   int Call(Body body) {
+    const UncheckedAccesses unchecked;
     if (concurrent_) return body();
     std::lock_guard<std::mutex> lock(call_mutex_);
     return body();
