@@ -284,14 +284,17 @@ std::vector<std::string> OwnEnvironment(
 
 void AddSanitizerOptions(std::vector<std::string>& environment,
                          absl::string_view options) {
-  constexpr absl::string_view kVariable = "ASAN_OPTIONS=";
-  for (std::string& variable : environment) {
-    if (absl::StartsWith(variable, kVariable)) {
-      absl::StrAppend(&variable, ":", options);
-      return;
+  for (const absl::string_view name : {"ASAN_OPTIONS=", "TSAN_OPTIONS="}) {
+    const auto variable = std::find_if(environment.begin(), environment.end(),
+                                       [name](const std::string& entry) {
+                                         return absl::StartsWith(entry, name);
+                                       });
+    if (variable == environment.end()) {
+      environment.push_back(absl::StrCat(name, options));
+    } else {
+      absl::StrAppend(&*variable, ":", options);
     }
   }
-  environment.push_back(absl::StrCat(kVariable, options));
 }
 
 }  // namespace sherd

@@ -135,8 +135,9 @@ std::vector<std::string> OwnArguments();
 std::vector<std::string> OwnEnvironment(
     const std::vector<std::string>& replacements = {});
 
-// Adds `options` to those of AddressSanitizer in an environment: "a=1:b=2",
-// after the existing ones, so that they take precedence.
+// Adds `options` to those of AddressSanitizer and ThreadSanitizer in an
+// environment: "a=1:b=2", after the existing ones, so that they take
+// precedence.
 void AddSanitizerOptions(std::vector<std::string>& environment,
                          absl::string_view options);
 
