@@ -715,8 +715,8 @@ TEST(ArchiveTest, VerifyFindsDamageThatAMappedLoadDoesNot) {
   bytes[5000] ^= 1;
   SHERD_ASSERT_OK_AND_ASSIGN(const Archive damaged, write());
   EXPECT_THAT(damaged.Load(), IsOk());
-  EXPECT_THAT(damaged.Verify(),
-              StatusIs(kDataLoss, absl::StrCat("\"", path, "\": the chunk")));
+  // A long path is shortened, but for its end.
+  EXPECT_THAT(damaged.Verify(), StatusIs(kDataLoss, "/state\": the chunk"));
 }
 
 // Every later build reads what version 1 wrote.
