@@ -244,6 +244,10 @@ absl::Status RunSequence(const ConformanceRank& parent, ProcessGroup& group,
   ConformanceRank rank = {
       .group = group,
       .small_floats_rounded_once = parent.small_floats_rounded_once};
+  // All ranks have connected before the first one leaves the group. A rank that
+  // is late may learn here already what the others find in a later call.
+  const absl::Status met = group.Barrier();
+  if (!met.ok()) return CheckError(sequence, on_devices, met);
   const std::vector<CallSpec>& calls = sequence.calls[me];
   for (size_t i = 0; i < calls.size(); ++i) {
     if (sequence.leaves && me == sequence.deviating && i == sequence.step) {
@@ -371,12 +375,9 @@ absl::Status TryRandomSequences(ConformanceRank& rank, int64_t count) {
     std::vector<int> members = rank.AllRanks();
     members.resize(sequence.ranks());
     const auto group = rank.group.NewGroup(members, {.timeout = LongTimeout()});
-    // All ranks have connected before the first one leaves the group.
-    absl::Status status = group.ok() ? (*group)->Barrier() : group.status();
+    absl::Status status = group.status();
     if (group.ok()) {
-      if (status.ok()) {
-        status = RunSequence(rank, **group, sequence, 64 * i + 1);
-      }
+      status = RunSequence(rank, **group, sequence, 64 * i + 1);
       (*group)->Destroy().IgnoreError();
     }
     if (status.ok() || !fault.ok()) continue;
