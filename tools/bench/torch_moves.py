@@ -9,51 +9,8 @@ dtensor; dtensor:grid. Tensors begin cut along dim 0.
 
 import sys
 
-from torch_ranks import WrongResult, argument_parser, measure
-
-# Whole numbers that a 32-bit float holds.
-VALUES = 16777213
-# Elements that are filled or compared at once.
-SLAB = 1 << 20
-
-
-def values(torch, offsets, sizes, size):
-    """The expected contents of a box: numbers by position."""
-    index = torch.zeros([1] * len(size), dtype=torch.int32)
-    stride = 1
-    for dim in reversed(range(len(size))):
-        shape = [1] * len(size)
-        shape[dim] = sizes[dim]
-        steps = torch.arange(
-            offsets[dim], offsets[dim] + sizes[dim], dtype=torch.int32
-        )
-        index = index + steps.mul_(stride).reshape(shape)
-        stride *= size[dim]
-    return index.remainder_(VALUES).to(torch.float32)
-
-
-def slabs(tensor, offsets):
-    """Parts of a tensor along dim 0, each with its place in the whole."""
-    row = max(1, tensor[:1].numel())
-    step = max(1, SLAB // row)
-    for start in range(0, tensor.shape[0], step):
-        yield (
-            tensor[start : start + step],
-            [offsets[0] + start] + list(offsets[1:]),
-        )
-
-
-def fill(torch, tensor, offsets, size):
-    for slab, place in slabs(tensor, offsets):
-        slab.copy_(values(torch, place, slab.shape, size))
-
-
-def check(torch, tensor, offsets, sizes, size):
-    if list(tensor.shape) != list(sizes):
-        raise WrongResult(f"a shard of {list(tensor.shape)}, not {list(sizes)}")
-    for slab, place in slabs(tensor, offsets):
-        if not torch.equal(slab, values(torch, place, slab.shape, size)):
-            raise WrongResult(f"elements differ, somewhere from {place} on")
+from torch_ranks import argument_parser, measure
+from torch_words import box_of, check, cut_along, dims, filled
 
 
 class Work:
@@ -62,30 +19,10 @@ class Work:
     def __init__(self, torch, size, rank, world):
         self.torch, self.size, self.rank, self.world = torch, size, rank, world
         self.result = None
-        self.own = self.box_of([world] + [1] * (len(size) - 1))
-
-    def box_of(self, cuts):
-        """This rank's box of a grid of ranks: offsets and sizes."""
-        offsets, sizes = [], []
-        rank = self.rank
-        for dim in reversed(range(len(self.size))):
-            rank, place = divmod(rank, cuts[dim])
-            step = -(-self.size[dim] // cuts[dim])
-            start = min(self.size[dim], place * step)
-            offsets.insert(0, start)
-            sizes.insert(0, min(self.size[dim], start + step) - start)
-        return offsets, sizes
-
-    def cut_along(self, dim):
-        cuts = [1] * len(self.size)
-        cuts[dim] = self.world
-        return cuts
+        self.own = box_of(size, cut_along(size, 0, world), rank)
 
     def filled(self, box):
-        offsets, sizes = box
-        tensor = self.torch.empty(sizes, dtype=self.torch.float32)
-        fill(self.torch, tensor, offsets, self.size)
-        return tensor
+        return filled(self.torch, box, self.size)
 
     def whole_on_rank_0(self):
         whole = ([0] * len(self.size), self.size)
@@ -95,7 +32,7 @@ class Work:
         return self.torch.empty(self.size, dtype=self.torch.float32)
 
     def check(self, tensor, box):
-        check(self.torch, tensor, box[0], box[1], self.size)
+        check(self.torch, tensor, box, self.size)
 
     def check_whole(self, tensor):
         self.check(tensor, ([0] * len(self.size), self.size))
@@ -141,9 +78,9 @@ class ShardedReshard(Sharded):
         self.result = self.source.reshard(self.spec(self.dim))
 
     def check_result(self):
-        self.check(
-            self.result.local_tensor(), self.box_of(self.cut_along(self.dim))
-        )
+        cuts = cut_along(self.size, self.dim, self.world)
+        box = box_of(self.size, cuts, self.rank)
+        self.check(self.result.local_tensor(), box)
 
 
 class ShardedGather(Sharded):
@@ -200,13 +137,14 @@ class DTensorReshard(DTensorWork):
         super().__init__(*args)
         self.make_source(self.mesh, [self.api.Shard(0)])
         self.target = [self.api.Shard(dim)]
-        self.cuts = self.cut_along(dim)
+        self.cuts = cut_along(self.size, dim, self.world)
 
     def run(self):
         self.result = self.source.redistribute(placements=self.target)
 
     def check_result(self):
-        self.check(self.result.to_local(), self.box_of(self.cuts))
+        box = box_of(self.size, self.cuts, self.rank)
+        self.check(self.result.to_local(), box)
 
 
 class DTensorGrid(DTensorReshard):
@@ -266,11 +204,7 @@ def make_work(torch, args, rank):
 def main():
     parser = argument_parser(__doc__)
     parser.add_argument("--work", required=True)
-    parser.add_argument(
-        "--size",
-        required=True,
-        type=lambda text: [int(n) for n in text.split(",")],
-    )
+    parser.add_argument("--size", required=True, type=dims)
     return measure(parser.parse_args(), make_work)
 
 

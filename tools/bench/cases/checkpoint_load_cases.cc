@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -195,59 +196,89 @@ class PlainLoad final : public RankWork {
   const Cache cache_;
 };
 
-using LayoutOf = CyclicLayout (*)(const WordTensor& matrix, int ranks);
+// Of a rank that has no part in a load.
+class NoLoad final : public RankWork {
+ public:
+  absl::Status Prepare() override { return absl::OkStatus(); }
+  absl::Status Run() override { return absl::OkStatus(); }
+  absl::Status Check() override { return absl::OkStatus(); }
+};
 
-BoxLayout LayOut(LayoutOf layout_of, const WordTensor& matrix, int ranks) {
-  return BoxesOf(matrix, layout_of(matrix, ranks));
+// What is loaded, and where it comes from.
+struct LoadKind {
+  CyclicLayout (*layout_of)(const WordTensor& matrix, int ranks);
+  // The dim that it cuts, for PyTorch.
+  int dim = 0;
+  Cache cache = Cache::kWarm;
+  // The last ranks that have a part in saving alone.
+  int idle = 0;
+
+  int LoadersOf(int world) const { return world - idle; }
+  BoxLayout LayOut(const WordTensor& matrix, int world) const {
+    return BoxesOf(matrix, layout_of(matrix, LoadersOf(world)));
+  }
+};
+
+absl::StatusOr<std::unique_ptr<RankWork>> MakeSherdLoad(
+    RankContext& context, const LoadKind& kind, const std::string& backend) {
+  SHERD_ASSIGN_OR_RETURN(auto reference, CheckpointReference::Get(context));
+  SHERD_ASSIGN_OR_RETURN(auto group, context.Group(backend));
+  if (kind.idle > 0) {
+    std::vector<int> loaders(kind.LoadersOf(context.world()));
+    std::iota(loaders.begin(), loaders.end(), 0);
+    SHERD_ASSIGN_OR_RETURN(group, group->NewGroup(loaders));
+    if (!group->is_member()) return std::make_unique<NoLoad>();
+  }
+  SHERD_ASSIGN_OR_RETURN(
+      ShardedTensor destination,
+      MakeShardedWords(reference->matrix(),
+                       kind.LayOut(reference->matrix(), context.world()),
+                       group));
+  return std::make_unique<SherdLoad>(std::move(reference),
+                                     std::move(destination), kind.cache);
 }
 
-BenchPeer SherdPeer(LayoutOf layout_of, Cache cache = Cache::kWarm) {
-  return {.name = "sherd",
-          .help = "LoadCheckpointInto a tensor",
-          .make = [=](RankContext& context)
-              -> absl::StatusOr<std::unique_ptr<RankWork>> {
-            SHERD_ASSIGN_OR_RETURN(auto reference,
-                                   CheckpointReference::Get(context));
-            SHERD_ASSIGN_OR_RETURN(
-                ShardedTensor destination,
-                MakeShardedWords(
-                    reference->matrix(),
-                    LayOut(layout_of, reference->matrix(), context.world()),
-                    reference->tensor().group()));
-            return std::make_unique<SherdLoad>(std::move(reference),
-                                               std::move(destination), cache);
+// Ranks pass on what several of them need, over this backend.
+BenchPeer SherdPeer(const LoadKind& kind, const char* name = "sherd",
+                    const char* backend = "gloo") {
+  return {.name = name,
+          .help = absl::StrCat("LoadCheckpointInto a tensor, over ", backend),
+          .make = [=](RankContext& context) {
+            return MakeSherdLoad(context, kind, backend);
           }};
 }
 
 absl::StatusOr<std::unique_ptr<RankWork>> MakePlainLoad(RankContext& context,
-                                                        LayoutOf layout_of,
-                                                        ReadRuns read,
-                                                        Cache cache) {
+                                                        const LoadKind& kind,
+                                                        ReadRuns read) {
   SHERD_ASSIGN_OR_RETURN(auto reference, CheckpointReference::Get(context));
+  if (context.rank() >= kind.LoadersOf(context.world())) {
+    return std::make_unique<NoLoad>();
+  }
   const RankBoxes boxes =
-      LayOut(layout_of, reference->matrix(), context.world())[context.rank()];
+      kind.LayOut(reference->matrix(), context.world())[context.rank()];
   const WordBox box = boxes.empty() ? WordBox() : boxes.front();
   SHERD_ASSIGN_OR_RETURN(auto destination, Storage::Allocate(box.bytes()));
   return std::make_unique<PlainLoad>(std::move(reference), box,
                                      std::move(destination), std::move(read),
-                                     cache);
+                                     kind.cache);
 }
 
-BenchPeer LimitPeer(LayoutOf layout_of, Cache cache = Cache::kWarm) {
+BenchPeer LimitPeer(const LoadKind& kind) {
   return {.name = "limit",
           .help = "plain reads of the same bytes",
           .make = [=](RankContext& context) {
-            return MakePlainLoad(context, layout_of, ReadPlainly, cache);
+            return MakePlainLoad(context, kind, ReadPlainly);
           }};
 }
 
-BenchPeer DirectPeer(LayoutOf layout_of, Cache cache) {
+BenchPeer DirectPeer(const LoadKind& kind) {
   return {.name = "limit-direct",
           .help = "the same past the page cache, 16 MiB in flight",
           .make = [=](RankContext& context)
               -> absl::StatusOr<std::unique_ptr<RankWork>> {
             SHERD_ASSIGN_OR_RETURN(ReadRuns read, DirectReads());
-            return MakePlainLoad(context, layout_of, std::move(read), cache);
+            return MakePlainLoad(context, kind, std::move(read));
           },
           .check =
               [](int, int64_t, const std::string& directory) {
@@ -255,15 +286,22 @@ BenchPeer DirectPeer(LayoutOf layout_of, Cache cache) {
               }};
 }
 
-BenchPeer MappedPeer(LayoutOf layout_of) {
+BenchPeer MappedPeer(const LoadKind& kind) {
   return {.name = "hf-reader",
           .help =
               "copies of slices of the mapped safetensors files, as "
               "torch.distributed.checkpoint's reader of Hugging Face's",
           .make = [=](RankContext& context) {
-            return MakePlainLoad(context, layout_of, CopyFromMapping,
-                                 Cache::kWarm);
+            return MakePlainLoad(context, kind, CopyFromMapping);
           }};
+}
+
+BenchPeer DcpPeer(const LoadKind& kind) {
+  return TorchCheckpointPeer(
+      "torch-dcp", "torch.distributed.checkpoint.load into a DTensor",
+      [=](int world) {
+        return absl::StrCat("dcp:load:", kind.dim, ":", kind.LoadersOf(world));
+      });
 }
 
 absl::Status CheckCold(int world, int64_t bytes, const std::string& directory) {
@@ -271,24 +309,43 @@ absl::Status CheckCold(int world, int64_t bytes, const std::string& directory) {
   return CheckEviction(directory);
 }
 
+absl::Status CheckFewer(int world, int64_t bytes,
+                        const std::string& directory) {
+  if (world < 2) {
+    return absl::InvalidArgumentError("of one rank there is none less");
+  }
+  return CheckCheckpointSpace(world, bytes, directory);
+}
+
+std::vector<BenchPeer> ReshardedPeers(const LoadKind& kind) {
+  return {SherdPeer(kind), SherdPeer(kind, "sherd-shm", "shm"), DcpPeer(kind),
+          LimitPeer(kind), MappedPeer(kind)};
+}
+
 }  // namespace
 
 std::vector<BenchCase> CheckpointLoadCases() {
+  const LoadKind rows = {.layout_of = RowsOver};
+  const LoadKind cold = {.layout_of = RowsOver, .cache = Cache::kCold};
+  const LoadKind columns = {.layout_of = ColumnsOver, .dim = 1};
+  const LoadKind fewer = {.layout_of = ColumnsOver, .dim = 1, .idle = 1};
   return {{.name = "checkpoint_load_same",
            .help = "rows to rows, from cached files",
-           .peers = {SherdPeer(RowsOver), LimitPeer(RowsOver)},
+           .peers = {SherdPeer(rows), SherdPeer(rows, "sherd-shm", "shm"),
+                     DcpPeer(rows), LimitPeer(rows)},
            .check = CheckCheckpointSpace},
           {.name = "checkpoint_load_cold",
            .help = "rows to rows, from files that are not cached",
-           .peers = {SherdPeer(RowsOver, Cache::kCold),
-                     LimitPeer(RowsOver, Cache::kCold),
-                     DirectPeer(RowsOver, Cache::kCold)},
+           .peers = {SherdPeer(cold), LimitPeer(cold), DirectPeer(cold)},
            .check = CheckCold},
           {.name = "checkpoint_load_resharded",
            .help = "rows to columns, from cached files",
-           .peers = {SherdPeer(ColumnsOver), LimitPeer(ColumnsOver),
-                     MappedPeer(ColumnsOver)},
-           .check = CheckCheckpointSpace}};
+           .peers = ReshardedPeers(columns),
+           .check = CheckCheckpointSpace},
+          {.name = "checkpoint_load_fewer",
+           .help = "rows to columns over one rank less, from cached files",
+           .peers = ReshardedPeers(fewer),
+           .check = CheckFewer}};
 }
 
 }  // namespace sherd

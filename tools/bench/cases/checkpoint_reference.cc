@@ -10,6 +10,7 @@
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
 #include "sherd/tools/bench/peers/sharded_words.h"
+#include "sherd/tools/bench/peers/torch_program.h"
 
 namespace sherd {
 namespace {
@@ -110,6 +111,20 @@ absl::Status CheckCheckpointSpace(int, int64_t bytes,
   return absl::ResourceExhaustedError(
       absl::StrCat("needs four times as much space in ", directory, ", where ",
                    free_bytes, " bytes are free"));
+}
+
+BenchPeer TorchCheckpointPeer(const char* name, const char* help,
+                              std::function<std::string(int world)> work_of) {
+  return {
+      .name = name,
+      .help = help,
+      .measuring_program =
+          [work_of](const BenchTask& task, const std::string& report) {
+            const absl::StatusOr<WordTensor> matrix = MatrixOfBytes(task.bytes);
+            return TorchCheckpointProgram(work_of(task.world), task, *matrix,
+                                          report);
+          },
+      .check = [](int, int64_t, const std::string&) { return FindTorch(); }};
 }
 
 }  // namespace sherd

@@ -4,6 +4,7 @@
 #include <any>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -13,6 +14,7 @@
 #include "sherd/core/base/file.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/serialization/manifest/manifest.h"
+#include "sherd/tools/bench/harness/bench_case.h"
 #include "sherd/tools/bench/harness/rank_context.h"
 #include "sherd/tools/bench/peers/box_layout.h"
 
@@ -83,6 +85,11 @@ absl::Status WriteBlocks(File& file, int64_t offset,
 // reference, with room for headers.
 absl::Status CheckCheckpointSpace(int world, int64_t bytes,
                                   const std::string& directory);
+
+// PyTorch, which does the work that `work_of` says (see torch_checkpoint.py) of
+// a matrix of the task's bytes, over its Gloo.
+BenchPeer TorchCheckpointPeer(const char* name, const char* help,
+                              std::function<std::string(int world)> work_of);
 
 }  // namespace sherd
 

@@ -24,6 +24,7 @@ constexpr char kLookForModule[] =
     "import importlib.util, sys; "
     "sys.exit(0 if importlib.util.find_spec(sys.argv[1]) else 3)";
 
+constexpr char kCheckpoint[] = "torch_checkpoint_beside_bench";
 constexpr char kMoves[] = "torch_moves_beside_bench";
 constexpr char kGpu[] = "torch_gpu_beside_bench";
 constexpr char kEmbedding[] = "torch_embedding_beside_bench";
@@ -43,6 +44,32 @@ int ExitCodeOf(const std::vector<std::string>& command) {
                                     .arguments = command,
                                     .environment = OwnEnvironment()});
   return process.ok() ? process->Wait().code().value_or(-1) : -1;
+}
+
+// The script with what all of them know, and `arguments`.
+BenchProgram ProgramOf(const char* script, const BenchTask& task,
+                       const std::string& report,
+                       std::vector<std::string> arguments) {
+  // Without files of Python's own beside bench.
+  std::vector<std::string> all = {Python(), "-B", Script(script),
+                                  absl::StrCat("--calls=", task.calls),
+                                  absl::StrCat("--report=", report)};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  return {.name = "/usr/bin/env", .arguments = std::move(all)};
+}
+
+// Likewise, for a tensor of floats of the size of `tensor`.
+BenchProgram TensorProgram(const char* script, const std::string& work,
+                           const BenchTask& task, const WordTensor& tensor,
+                           const std::string& report,
+                           std::vector<std::string> arguments) {
+  const absl::Span<const int64_t> size =
+      absl::MakeConstSpan(tensor.size).last(tensor.dims);
+  arguments.insert(arguments.end(),
+                   {absl::StrCat("--work=", work),
+                    absl::StrCat("--size=", absl::StrJoin(size, ",")),
+                    absl::StrCat("--world=", task.world)});
+  return ProgramOf(script, task, report, std::move(arguments));
 }
 
 }  // namespace
@@ -69,49 +96,39 @@ absl::Status FindPythonModules(const std::vector<std::string>& modules) {
 
 BenchProgram TorchProgram(const std::string& work, const BenchTask& task,
                           const WordTensor& tensor, const std::string& report) {
-  const absl::Span<const int64_t> size =
-      absl::MakeConstSpan(tensor.size).last(tensor.dims);
-  // Python's own path, not bench's directory, where it also writes nothing.
-  return {.name = "/usr/bin/env",
-          .arguments = {Python(), "-B", Script(kMoves),
-                        absl::StrCat("--work=", work),
-                        absl::StrCat("--size=", absl::StrJoin(size, ",")),
-                        absl::StrCat("--world=", task.world),
-                        absl::StrCat("--calls=", task.calls),
-                        absl::StrCat("--report=", report)}};
+  return TensorProgram(kMoves, work, task, tensor, report, {});
+}
+
+BenchProgram TorchCheckpointProgram(const std::string& work,
+                                    const BenchTask& task,
+                                    const WordTensor& tensor,
+                                    const std::string& report) {
+  return TensorProgram(kCheckpoint, work, task, tensor, report,
+                       {absl::StrCat("--directory=", task.directory)});
 }
 
 BenchProgram TorchGpuProgram(const std::string& work, const BenchTask& task,
                              int repeats, const std::string& report) {
-  return {.name = "/usr/bin/env",
-          .arguments = {Python(), Script(kGpu), absl::StrCat("--work=", work),
-                        absl::StrCat("--bytes=", task.bytes),
-                        absl::StrCat("--repeats=", repeats),
-                        absl::StrCat("--calls=", task.calls),
-                        absl::StrCat("--report=", report)}};
+  return ProgramOf(
+      kGpu, task, report,
+      {absl::StrCat("--work=", work), absl::StrCat("--bytes=", task.bytes),
+       absl::StrCat("--repeats=", repeats)});
 }
 
 BenchProgram TorchRpcProgram(const std::string& work, const BenchTask& task,
                              const std::string& report) {
-  return {.name = "/usr/bin/env",
-          .arguments = {Python(), Script(kRpc), absl::StrCat("--work=", work),
-                        absl::StrCat("--bytes=", task.bytes),
-                        absl::StrCat("--world=", task.world),
-                        absl::StrCat("--calls=", task.calls),
-                        absl::StrCat("--report=", report)}};
+  return ProgramOf(
+      kRpc, task, report,
+      {absl::StrCat("--work=", work), absl::StrCat("--bytes=", task.bytes),
+       absl::StrCat("--world=", task.world)});
 }
 
 BenchProgram TorchEmbeddingProgram(const std::vector<std::string>& arguments,
                                    const BenchTask& task,
                                    const std::string& report) {
-  BenchProgram program = {.name = "/usr/bin/env",
-                          .arguments = {Python(), "-B", Script(kEmbedding),
-                                        absl::StrCat("--world=", task.world),
-                                        absl::StrCat("--calls=", task.calls),
-                                        absl::StrCat("--report=", report)}};
-  program.arguments.insert(program.arguments.end(), arguments.begin(),
-                           arguments.end());
-  return program;
+  std::vector<std::string> all = {absl::StrCat("--world=", task.world)};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  return ProgramOf(kEmbedding, task, report, std::move(all));
 }
 
 }  // namespace sherd

@@ -27,6 +27,13 @@ absl::Status FindPythonModules(const std::vector<std::string>& modules);
 BenchProgram TorchProgram(const std::string& work, const BenchTask& task,
                           const WordTensor& tensor, const std::string& report);
 
+// Has PyTorch save or load `tensor` ("dcp:save", see torch_checkpoint.py), in
+// the task's directory.
+BenchProgram TorchCheckpointProgram(const std::string& work,
+                                    const BenchTask& task,
+                                    const WordTensor& tensor,
+                                    const std::string& report);
+
 // Has PyTorch do `work` ("pack:2:1", see torch_gpu.py) on a GPU, `repeats`
 // times for each time that it reports.
 BenchProgram TorchGpuProgram(const std::string& work, const BenchTask& task,
