@@ -33,15 +33,20 @@ inline constexpr int64_t kMinReplicaPartBytes = int64_t{4} << 20;
 // for as many of the holders; empty ones are left out. Ordered by `box`, then
 // by offset. The same on every rank that has the same arguments.
 //
+// With `host_of_rank`, numbers from 0 on, the host that has least to do comes
+// first, and then its rank: hosts with fewer ranks do as much as others, where
+// they can. Empty: the ranks alone count.
+//
 // `load` counts the elements owned by each rank; the function adds to it, and
 // callers may reuse it from tensor to tensor. It has an entry for every rank of
 // `boxes`.
 //
-// Cost. O(n * d) for n boxes in d dimensions, besides sorting the holders of
-// boxes with replicas by load.
+// Cost. O(n * d + P) for n boxes in d dimensions and P ranks, besides sorting
+// the holders of boxes with replicas by load.
 std::vector<DividedBox> DivideReplicas(absl::Span<const PlacedBox> boxes,
                                        int64_t min_elements,
-                                       absl::Span<int64_t> load);
+                                       absl::Span<int64_t> load,
+                                       absl::Span<const int> host_of_rank = {});
 
 }  // namespace sherd
 

@@ -19,9 +19,10 @@ namespace {
 using ::testing::ElementsAre;
 
 std::vector<DividedBox> Divide(const std::vector<PlacedBox>& boxes,
-                               int64_t min_elements,
-                               std::vector<int64_t>& load) {
-  return DivideReplicas(boxes, min_elements, absl::MakeSpan(load));
+                               int64_t min_elements, std::vector<int64_t>& load,
+                               const std::vector<int>& host_of_rank = {}) {
+  return DivideReplicas(boxes, min_elements, absl::MakeSpan(load),
+                        host_of_rank);
 }
 
 TEST(ReplicaDivisionTest, LeavesBoxesOfOneHolderAsTheyAre) {
@@ -53,6 +54,34 @@ TEST(ReplicaDivisionTest, GivesSmallReplicasToTheRankWithTheLeastLoad) {
   }
   EXPECT_THAT(keepers, ElementsAre(2, 0, 2, 0, 2, 0));
   EXPECT_THAT(load, ElementsAre(3, 5, 3));
+}
+
+// Three ranks on a host and one on another.
+TEST(ReplicaDivisionTest, BalancesHostsBeforeTheirRanks) {
+  const std::vector<int> hosts = {0, 0, 0, 1};
+  const std::vector<PlacedBox> scalar = {
+      {{{}, {}}, 0}, {{{}, {}}, 1}, {{{}, {}}, 2}, {{{}, {}}, 3}};
+  std::vector<int64_t> load(4);
+  for (int i = 0; i < 6; ++i)
+    ASSERT_EQ(Divide(scalar, 1, load, hosts).size(), 1u);
+  EXPECT_THAT(load, ElementsAre(1, 1, 1, 3));
+  // What a rank alone holds counts for its host.
+  load = {9, 0, 0, 0};
+  for (int i = 0; i < 6; ++i)
+    ASSERT_EQ(Divide(scalar, 1, load, hosts).size(), 1u);
+  EXPECT_THAT(load, ElementsAre(9, 0, 0, 6));
+}
+
+TEST(ReplicaDivisionTest, SpreadsThePartsOfABoxOverHosts) {
+  const std::vector<PlacedBox> boxes = {
+      {{{0}, {12}}, 0}, {{{0}, {12}}, 1}, {{{0}, {12}}, 2}, {{{0}, {12}}, 3}};
+  std::vector<int64_t> load(4);
+  EXPECT_EQ(Divide(boxes, 6, load, {0, 0, 1, 1}).size(), 2u);
+  EXPECT_THAT(load, ElementsAre(6, 0, 6, 0));
+  // All hold parts of the same size where there are enough.
+  load.assign(4, 0);
+  EXPECT_EQ(Divide(boxes, 3, load, {0, 0, 0, 1}).size(), 4u);
+  EXPECT_THAT(load, ElementsAre(3, 3, 3, 3));
 }
 
 TEST(ReplicaDivisionTest, CutsLargeReplicasAmongTheirHolders) {

@@ -16,7 +16,8 @@
 
 namespace sherd {
 
-void AssignReplicaOwners(TensorToSave& tensor, absl::Span<int64_t> load) {
+void AssignReplicaOwners(TensorToSave& tensor, absl::Span<int64_t> load,
+                         absl::Span<const int> host_of_rank) {
   const int64_t element_size = static_cast<int64_t>(SizeOf(tensor.dtype));
   // Loads of tensors with different dtypes add up as bytes.
   std::vector<int64_t> elements(load.size());
@@ -24,7 +25,7 @@ void AssignReplicaOwners(TensorToSave& tensor, absl::Span<int64_t> load) {
   std::vector<ShardToSave> shards;
   for (DividedBox& divided :
        DivideReplicas(tensor.Boxes(), kMinReplicaPartBytes / element_size,
-                      absl::MakeSpan(elements))) {
+                      absl::MakeSpan(elements), host_of_rank)) {
     ShardToSave& shard = shards.emplace_back(tensor.shards[divided.box]);
     static_cast<Box&>(shard) = std::move(divided.part);
     load[static_cast<size_t>(shard.rank)] += Volume(shard) * element_size;
@@ -95,7 +96,8 @@ absl::Status SaveLayoutBuilder::Add(const std::string& name,
   }
   tensor_bytes_ = *sum;
   if (find_replicas_) FindReplicas(described);
-  AssignReplicaOwners(described, absl::MakeSpan(bytes_of_rank_));
+  AssignReplicaOwners(described, absl::MakeSpan(bytes_of_rank_),
+                      group_.host_of_rank());
   std::vector<Box> boxes(described.shards.begin(), described.shards.end());
   std::vector<int64_t> order;
   const int32_t index = static_cast<int32_t>(layout_.tensors.size());

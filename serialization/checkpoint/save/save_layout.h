@@ -22,8 +22,10 @@ namespace sherd {
 
 // Assigns each element of a shard that several ranks hold to one owner; large
 // shards in parts, so that all of them write. `load` counts the bytes of each
-// rank, from tensor to tensor. Without replicas the layout is unchanged.
-void AssignReplicaOwners(TensorToSave& tensor, absl::Span<int64_t> load);
+// rank, from tensor to tensor; with `host_of_rank`, hosts are balanced first,
+// as each has one way to the disk. Without replicas the layout is unchanged.
+void AssignReplicaOwners(TensorToSave& tensor, absl::Span<int64_t> load,
+                         absl::Span<const int> host_of_rank = {});
 
 // A shard that this rank writes, and the one of its own that it is part of.
 struct OwnShard {

@@ -332,6 +332,18 @@ TEST(ReplicaOwnersTest, LargeReplicasAreWrittenInPartsByAllThatHoldThem) {
   EXPECT_EQ(load[0] + load[1] + load[2], rows * 16);
 }
 
+TEST(ReplicaOwnersTest, HostsWriteAlikeHoweverManyRanksTheyHave) {
+  std::vector<int64_t> load(3);
+  for (const char* name : {"a", "b", "c", "d"}) {
+    TensorToSave tensor = Replicas(10);
+    tensor.name = name;
+    AssignReplicaOwners(tensor, absl::MakeSpan(load), {0, 0, 1});
+  }
+  // Rank 2 is alone on its host, and has nothing of the half that it does not
+  // hold.
+  EXPECT_EQ(load, (std::vector<int64_t>{240, 160, 240}));
+}
+
 TEST(ReplicaOwnersTest, WithoutReplicasNothingChanges) {
   std::vector<int64_t> load(3);
   TensorToSave tensor;
