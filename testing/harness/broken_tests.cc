@@ -1,6 +1,7 @@
 // Tests that end in each manner in which a test should not. harness_test runs
 // them one by one and checks the harness's reports.
 
+
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -28,6 +29,7 @@
 #include "sherd/core/base/knobs.h"
 #include "sherd/core/comm/init.h"
 #include "sherd/testing/distributed_test.h"
+#include "sherd/testing/kits/hang_seconds.h"
 #include "sherd/testing/matchers.h"
 #include "sherd/testing/persistent_test.h"
 
@@ -40,10 +42,12 @@ class BrokenTest : public DistributedTest {
   absl::Duration grace() const override { return absl::Seconds(1); }
 };
 
-// Ends after two seconds.
+// Ends soon.
 class ShortTest : public BrokenTest {
  protected:
-  absl::Duration timeout() const override { return absl::Seconds(2); }
+  absl::Duration timeout() const override {
+    return absl::Seconds(kHangSeconds);
+  }
 };
 
 __attribute__((noinline)) void WaitForever() {
@@ -279,7 +283,8 @@ SHERD_DIST_TEST_F(BrokenTest, Throws) {
 }
 
 struct AbortsInItsDestructor {
-  ~AbortsInItsDestructor() { abort(); }
+  // Its name is in the report.
+  __attribute__((noinline)) ~AbortsInItsDestructor() { abort(); }
 };
 
 SHERD_DIST_TEST_F(BrokenTest, AbortsInADestructor, WithoutComms{}) {
@@ -441,7 +446,7 @@ class BrokenSuiteTest : public PersistentDistributedTest {
   absl::Duration timeout() const override {
     const std::string test =
         ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    return test == "Hangs" ? absl::Seconds(2)
+    return test == "Hangs" ? absl::Seconds(kHangSeconds)
                            : PersistentDistributedTest::timeout();
   }
 };

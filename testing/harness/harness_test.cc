@@ -28,6 +28,7 @@
 #include "sherd/core/base/unique_fd.h"
 #include "sherd/core/process/subprocess.h"
 #include "sherd/testing/harness/launched_ranks.h"
+#include "sherd/testing/kits/hang_seconds.h"
 #include "sherd/testing/kits/sanitized.h"
 #include "sherd/testing/matchers.h"
 
@@ -187,16 +188,20 @@ TEST_F(HarnessTest, ATestThatPassesPassesAndIsQuiet) {
                                            Not(HasSubstr("[rank"))));
 }
 
+std::string TimedOut() {
+  return absl::StrCat("timed out after ", kHangSeconds, "s");
+}
+
 struct Broken {
   const char* test;
   // All of them are found in the output.
-  std::vector<const char*> report;
+  std::vector<std::string> report;
   // It is the timeout that ends it. Otherwise what the ranks do ends it.
   bool times_out = false;
 };
 
 void ExpectReport(const std::string& output, const Broken& broken) {
-  for (const char* text : broken.report) {
+  for (const std::string& text : broken.report) {
     // Not HasSubstr, which would print the whole flood of output.
     EXPECT_TRUE(absl::StrContains(output, text))
         << text << "\ndoes not stand in\n"
@@ -306,35 +311,36 @@ INSTANTIATE_TEST_SUITE_P(
     Hang, BrokenTests,
     ::testing::Values(
         Broken{"HangsInSetUp",
-               {"timed out after 2s", "root cause: rank 1 did not end",
-                "in phase SetUp", "[rank 1] [stacks of all threads]",
-                "rank 0 passed"},
+               {TimedOut(), "root cause: rank 1 did not end", "in phase SetUp",
+                "[rank 1] [stacks of all threads]", "rank 0 passed"},
                /*times_out=*/true},
         Broken{"HangsInTheBody",
-               {"timed out after 2s", "did not end within 2s; in phase body",
+               {TimedOut(),
+                absl::StrCat("did not end within ", kHangSeconds,
+                             "s; in phase body"),
                 "[rank 0] [stacks of all threads]",
                 "[rank 1] [stacks of all threads]",
                 "[rank 2] [stacks of all threads]", "WaitForever"},
                /*times_out=*/true},
         Broken{"HangsInTearDown",
-               {"timed out after 2s", "root cause: rank 1 did not end",
+               {TimedOut(), "root cause: rank 1 did not end",
                 "in phase TearDown", "rank 0 passed"},
                /*times_out=*/true},
         Broken{"HangsAtExit",
-               {"timed out after 2s", "root cause: rank 0 did not end",
-                "after the test", "rank 2 passed"},
+               {TimedOut(), "root cause: rank 0 did not end", "after the test",
+                "rank 2 passed"},
                /*times_out=*/true},
         Broken{"HangsInAStaticDestructor",
-               {"timed out after 2s", "root cause: rank 2 did not end",
-                "after the test", "HangsInItsDestructor", "rank 0 passed"},
+               {TimedOut(), "root cause: rank 2 did not end", "after the test",
+                "HangsInItsDestructor", "rank 0 passed"},
                /*times_out=*/true},
-        Broken{"IsStopped",
-               {"timed out after 2s",
-                "root cause: rank 2 stood still, stopped by a signal",
-                "in phase body",
-                // It went on for them.
-                "[rank 2] [stacks of all threads]", "rank 0 passed"},
-               /*times_out=*/true},
+        Broken{
+            "IsStopped",
+            {TimedOut(), "root cause: rank 2 stood still, stopped by a signal",
+             "in phase body",
+             // It went on for them.
+             "[rank 2] [stacks of all threads]", "rank 0 passed"},
+            /*times_out=*/true},
         Broken{"IgnoresSigterm",
                {"[ranks 1, 2] Failed\nso that rank 0 is stopped",
                 "rank 0 was stopped by the harness in phase body"}}),
@@ -587,18 +593,20 @@ INSTANTIATE_TEST_SUITE_P(
                 "rank 0 was stopped by the harness in phase body",
                 "rank 1 skipped: no room"}},
         Broken{"HangsInTheBody",
-               {"timed out after 2s", "did not end within 2s; in phase body",
+               {TimedOut(),
+                absl::StrCat("did not end within ", kHangSeconds,
+                             "s; in phase body"),
                 "[rank 2] [stacks of all threads]", "WaitForever"},
                /*times_out=*/true},
         Broken{"HangsAtExit",
-               {"timed out after 2s", "root cause: rank 0 did not end",
-                "after the test", "rank 2 passed"},
+               {TimedOut(), "root cause: rank 0 did not end", "after the test",
+                "rank 2 passed"},
                /*times_out=*/true},
-        Broken{"IsStopped",
-               {"timed out after 2s",
-                "root cause: rank 2 stood still, stopped by a signal",
-                "[rank 2] [stacks of all threads]"},
-               /*times_out=*/true},
+        Broken{
+            "IsStopped",
+            {TimedOut(), "root cause: rank 2 stood still, stopped by a signal",
+             "[rank 2] [stacks of all threads]"},
+            /*times_out=*/true},
         Broken{"IgnoresSigterm",
                {"[ranks 1, 2] Failed\nso that rank 0 is stopped",
                 "rank 0 was stopped by the harness in phase body"}},
@@ -688,12 +696,13 @@ TEST_F(HarnessTest, AfterATestThatBreaksRanksOthersGetNewOnes) {
                               "(Segmentation fault) in phase body"),
                     HasSubstr("[rank 0] [stacks of all threads]"),
                     Not(HasSubstr("timed out after"))));
-  EXPECT_THAT(report("Hangs"),
-              AllOf(HasSubstr("timed out after 2s; root cause: rank 2 kept "
-                              "others waiting (see the flight recorder)"),
-                    HasSubstr("[rank 2] [stacks of all threads]"),
-                    HasSubstr("flight recorder: group \"default\": rank 2 has "
-                              "not come to barrier #")));
+  EXPECT_THAT(
+      report("Hangs"),
+      AllOf(HasSubstr(TimedOut() + "; root cause: rank 2 kept "
+                                   "others waiting (see the flight recorder)"),
+            HasSubstr("[rank 2] [stacks of all threads]"),
+            HasSubstr("flight recorder: group \"default\": rank 2 has "
+                      "not come to barrier #")));
   EXPECT_THAT(report("AllSkip"), HasSubstr("Test skipped for ROCm on purpose"));
   EXPECT_THAT(report("OneSkips"),
               AllOf(HasSubstr("1 of 3 ranks skipped, expected all or none"),

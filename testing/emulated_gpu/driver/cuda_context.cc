@@ -170,6 +170,10 @@ void ResetDriver() {
   std::unique_lock<std::mutex> lock(driver.mutex);
   for (const auto& capture : driver.captures) capture->is_valid = false;
   driver.captures.clear();
+  // Work of one device may be in the memory of another.
+  for (const auto& device : driver.devices) {
+    if (device->retained > 0) driver.SynchronizeDevice(lock, *device);
+  }
   for (const auto& device : driver.devices) {
     if (device->retained > 0) DestroyContext(lock, *device);
     device->retained = 0;
