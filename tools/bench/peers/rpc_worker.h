@@ -62,8 +62,8 @@ absl::StatusOr<std::unique_ptr<RpcWorker>> MakeMemcpyRpc(RankContext& context,
 // queues the callers themselves wait on.
 absl::StatusOr<std::unique_ptr<RpcWorker>> MakeGrpc(RankContext& context,
                                                     const Tensor& served);
-// Returns OK if this program was built with gRPC.
-//   kUnimplemented  The message names the package to install.
+// Returns OK if this program was built with gRPC, and without ThreadSanitizer.
+//   kUnimplemented  The message says what to do.
 absl::Status FindGrpc();
 
 // The error of an answer that differs from its message.
