@@ -1,7 +1,6 @@
 // Tests that end in each manner in which a test should not. harness_test runs
 // them one by one and checks the harness's reports.
 
-
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
