@@ -47,7 +47,6 @@ class Loads {
 
   void Add(int rank, int64_t elements) {
     const auto r = static_cast<size_t>(rank);
-    SHERD_CHECK(rank >= 0 && r < of_rank_.size());
     of_rank_[r] += elements;
     if (!of_host_.empty()) HostOf(r) += elements;
   }
@@ -127,6 +126,8 @@ std::vector<DividedBox> DivideReplicas(absl::Span<const PlacedBox> boxes,
   std::vector<DividedBox> result;
   result.reserve(boxes.size());
   for (size_t i = 0; i < boxes.size(); ++i) {
+    SHERD_CHECK(boxes[i].rank >= 0 &&
+                static_cast<size_t>(boxes[i].rank) < load.size());
     if (replicated[i]) continue;
     result.push_back({i, boxes[i]});
     loads.Add(boxes[i].rank, Volume(boxes[i]));
