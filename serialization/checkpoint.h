@@ -107,11 +107,12 @@ absl::StatusOr<bool> CheckpointExists(const std::string& path,
 // with the same path and names. Every tensor is spread over `group`.
 //
 // Replicas. Each element is saved once: of the ranks that hold a shard, the one
-// with the least to write saves it, and from 8 MiB on several of them save
-// parts. With check_replicas, kDataLoss if the replicas of a shard differ; the
-// message names tensor and ranks. It costs one more pass over the shards that
-// several ranks hold, and two more collectives, of which the second has 4 bytes
-// per shard and rank that holds it.
+// with the least to write, on the host with the least to write, saves it, and
+// from 8 MiB on several of them save parts. With check_replicas, kDataLoss if
+// the replicas of a shard differ; the message names tensor and ranks. It costs
+// one more pass over the shards that several ranks hold, and two more
+// collectives, of which the second has 4 bytes per shard and rank that holds
+// it.
 //
 // One at a time. While it saves, rank 0 holds the file lease.sherd. Of several
 // jobs that save to one directory, such as a job that lives on beside its
