@@ -154,24 +154,29 @@ def run_ranks(args, lines_of_rank):
     The report is what rank 0 returns, or why a rank failed.
     """
     parent = os.getpid()
-    ranks = set()
+    ranks = {}
     for rank in range(args.world):
         pid = os.fork()
         if pid == 0:
             rank_process(args, rank, parent, lines_of_rank)
-        ranks.add(pid)
-    good = True
+        ranks[pid] = rank
+    good, end = True, ""
     while ranks:
         pid, status = os.wait()
-        ranks.discard(pid)
+        rank = ranks.pop(pid)
         if status != 0 and good:
             good = False
+            code = os.waitstatus_to_exitcode(status)
+            how = f"exited with code {code}"
+            if code < 0:
+                how = f"was killed by signal {-code}"
+            end = f"rank {rank} {how}"
             # The others wait for it.
             for other in ranks:
                 os.kill(other, signal.SIGKILL)
     outcome = f"{args.report}.good" if good else f"{args.report}.bad"
     if not os.path.exists(outcome):
-        write_lines(outcome, ["failed a rank ended without a word"])
+        write_lines(outcome, [f"failed {end}"])
     os.rename(outcome, args.report)
     return 0 if good else 1
 
