@@ -312,7 +312,8 @@ absl::Status CheckCold(int world, int64_t bytes, const std::string& directory) {
 absl::Status CheckFewer(int world, int64_t bytes,
                         const std::string& directory) {
   if (world < 2) {
-    return absl::InvalidArgumentError("needs two ranks: the last one does not load");
+    return absl::InvalidArgumentError(
+        "needs two ranks: the last one does not load");
   }
   return CheckCheckpointSpace(world, bytes, directory);
 }
