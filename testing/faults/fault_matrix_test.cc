@@ -211,8 +211,11 @@ SHERD_DIST_TEST_P(Inits, NameTheRankAndEnd, WithoutComms{}) {
   ASSERT_THAT(TellOwnProcess(store(), rank()), IsOk());
   // A connecting rank finds out that another rank failed or ended, and does not
   // wait for its deadline, unless it waits in a vendor's library.
-  const bool is_told = fault.point == "comm/before_connecting" &&
-                       fault.kind != FaultKind::kStop && !RanksDieTogether();
+  const bool is_told =
+      (fault.point == "comm/before_connecting" &&
+       fault.kind != FaultKind::kStop && !RanksDieTogether()) ||
+      (fault.point == "comm/after_connecting" &&
+       fault.kind == FaultKind::kError);
   const absl::Duration limit =
       is_told || fault.kind == FaultKind::kSlow ? LongTimeout() : kShortTimeout;
   // A rank that arrives after the others have given up finds no peer.
@@ -240,6 +243,11 @@ SHERD_DIST_TEST_P(Inits, NameTheRankAndEnd, WithoutComms{}) {
   ExpectOutcome(status, failed_rank);
   if (group.ok()) {
     EXPECT_THAT((*group)->Destroy(), IsOk());
+  }
+  if (fault.kind == FaultKind::kError && RanksDieTogether()) {
+    // The first that leaves ends the others.
+    Tell("done");
+    WaitForOthers("done", rank());
   }
   if (fault.kind != FaultKind::kStop) return;
   Tell("done");

@@ -54,6 +54,9 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Impl::Create(
     // It never was a member: it neither leaves the group, which might be that
     // of another process with the same rank, nor retires from its store.
     impl->peers_.BeginToLeave();
+    // Others may have connected to it and wait there. A library that all
+    // groups of the process share (MPI) also learns that it was given up.
+    impl->EndOperations();
     return impl->Describe(operation,
                           impl->membership_.WithJobRank(std::move(status)));
   }
