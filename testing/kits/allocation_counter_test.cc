@@ -7,6 +7,9 @@
 
 #include "gtest/gtest.h"
 
+// Clang does not declare this form, unless told to use it.
+void operator delete(void* memory, size_t bytes) noexcept;
+
 namespace sherd::testing {
 namespace {
 

@@ -44,7 +44,6 @@ using ::sherd::testing::TestModule;
 
 constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr absl::StatusCode kNotFound = absl::StatusCode::kNotFound;
-constexpr MemberKind kParameter = MemberKind::kParameter;
 constexpr int kRanks = 3;
 
 TEST(PlanFailuresTest, ASharderThatReturnsWhatContainsItsModuleIsRefused) {

@@ -318,9 +318,10 @@ void TensorReplacements::Add(absl::Span<const TensorHolder> holders,
 
 void TensorReplacements::Apply() {
   for (auto& [module, members] : modules_) {
-    VisitMembers(*module, [&](MemberKind, absl::string_view name, Value& held) {
-      const auto found = members.find(name);
-      if (found == members.end()) return;
+    VisitMembers(*module, [&, &of_module = members](
+                              MemberKind, absl::string_view name, Value& held) {
+      const auto found = of_module.find(name);
+      if (found == of_module.end()) return;
       size_t next = 0;
       (void)ForEachTensor(held, [&](Value& tensor) {
         const size_t position = next++;

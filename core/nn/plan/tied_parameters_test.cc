@@ -43,7 +43,6 @@ using ::sherd::testing::TestModule;
 constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr absl::StatusCode kPrecondition =
     absl::StatusCode::kFailedPrecondition;
-constexpr MemberKind kParameter = MemberKind::kParameter;
 constexpr int kRanks = 3;
 
 // With another tensor before it.
