@@ -67,16 +67,31 @@ std::optional<ProcessStat> ParseProcessStat(std::string_view stat) {
   if (end_of_name == std::string_view::npos) return std::nullopt;
   std::string_view fields = stat.substr(end_of_name + 1);
   if (fields.size() < 2 || fields[0] != ' ') return std::nullopt;
-  const char state = fields[1];
-  for (int field = 2; field < 22; ++field) {
-    const size_t space = fields.find(' ');
-    if (space == std::string_view::npos) return std::nullopt;
-    fields.remove_prefix(space + 1);
-  }
-  ProcessStat found = {.state = StateOfLetter(state)};
-  const auto parsed = std::from_chars(
-      fields.data(), fields.data() + fields.size(), found.start_time);
-  if (parsed.ec != std::errc()) return std::nullopt;
+  ProcessStat found = {.state = StateOfLetter(fields[1])};
+  int at = 2;
+  // Of fields in rising order.
+  const auto number = [&](int field) -> std::optional<uint64_t> {
+    for (; at < field; ++at) {
+      const size_t space = fields.find(' ');
+      if (space == std::string_view::npos) return std::nullopt;
+      fields.remove_prefix(space + 1);
+    }
+    uint64_t value = 0;
+    const auto parsed =
+        std::from_chars(fields.data(), fields.data() + fields.size(), value);
+    if (parsed.ec != std::errc()) return std::nullopt;
+    return value;
+  };
+  const std::optional<uint64_t> start_time = number(22);
+  if (!start_time) return std::nullopt;
+  found.start_time = *start_time;
+  const uint64_t memory_bytes = number(23).value_or(0);
+  // Linux (fs/binfmt_elf.c) writes it after the places of the environment,
+  // which are 0 or not apart before; 1 if this process may not look.
+  const bool in_exec = number(26).value_or(1) == 0;
+  const uint64_t begin = number(50).value_or(0);
+  const uint64_t end = number(51).value_or(0);
+  found.has_environment = memory_bytes > 0 && (in_exec || end > begin);
   return found;
 }
 

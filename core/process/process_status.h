@@ -23,6 +23,10 @@ struct ProcessStat {
   // In clock ticks since the boot. Distinguishes a process from a later one
   // with the same number.
   uint64_t start_time = 0;
+  // Its environment is not empty. While it begins to run a program (execve), it
+  // has one although its file for that reads as empty. False too if it ends, or
+  // belongs to the kernel, or this process may not look into it.
+  bool has_environment = false;
 };
 
 // Nullopt if the process does not exist, is hidden, or there is no /proc.

@@ -82,6 +82,26 @@ TEST(ProcessStatusTest, FindsTheFieldsOfStatBehindAnyName) {
   EXPECT_FALSE(ParseProcessStat(stat("a", "R", "soon")).has_value());
 }
 
+TEST(ProcessStatusTest, KnowsWhetherThereIsAnEnvironment) {
+  const auto has_environment = [](const std::string& memory,
+                                  const std::string& code,
+                                  const std::string& where) {
+    std::string stat = absl::StrCat(
+        "12 (a) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 ", memory,
+        " 24 25 ", code);
+    for (int field = 27; field <= 49; ++field) absl::StrAppend(&stat, " 1");
+    const auto found = ParseProcessStat(absl::StrCat(stat, " ", where, " 0\n"));
+    return found.has_value() && found->has_environment;
+  };
+  EXPECT_TRUE(has_environment("4096", "93980", "140737485 140737486"));
+  EXPECT_FALSE(has_environment("4096", "93980", "140737486 140737486"));
+  EXPECT_TRUE(has_environment("4096", "0", "0 0")) << "it begins a program";
+  EXPECT_TRUE(has_environment("4096", "0", "140737486 140737486"));
+  EXPECT_FALSE(has_environment("4096", "1", "0 0")) << "it may not be seen";
+  EXPECT_FALSE(has_environment("0", "0", "0 0")) << "it ends";
+  EXPECT_TRUE(ReadProcessStat(getpid())->has_environment);
+}
+
 TEST(ProcessStatusTest, DistinguishesAStopFromTheHoldOfATracer) {
   const auto state = [](const std::string& text) {
     const auto found = ParseProcessStatus(
