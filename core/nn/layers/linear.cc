@@ -11,9 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/attributes.h"
+#include "absl/base/const_init.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "sherd/core/base/fingerprint.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/collective/agreement.h"
@@ -28,6 +31,11 @@ namespace sherd {
 namespace {
 
 constexpr char kOperation[] = "linear";
+
+// A build of OpenBLAS without threads, such as Debian's "serial", has no locks
+// unless it was made with USE_LOCKING (its README): two threads that multiply
+// at once share its buffer, and get wrong products.
+ABSL_CONST_INIT absl::Mutex one_product_at_a_time(absl::kConstInit);
 
 // float32 or float64 in which products of `dtype` are computed.
 //   kInvalidArgument  The dtype is not a floating-point one.
@@ -62,6 +70,7 @@ absl::Status AddProduct(const Tensor& x, const Tensor& w, Tensor& out) {
   const auto rows = static_cast<int>(m);
   const auto columns = static_cast<int>(n);
   const auto inner = static_cast<int>(k);
+  absl::MutexLock lock(&one_product_at_a_time);
   if (out.dtype() == kFloat64) {
     cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, columns, inner,
                 1.0, left.data_as<double>(), inner, right.data_as<double>(),

@@ -5,6 +5,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -111,6 +112,24 @@ TEST(LinearTest, HasTheValuesOfTheFormula) {
       EXPECT_TRUE(IsNear(*z.get_if<Tensor>(), Model(x, w, nullptr), dtype));
     }
   }
+}
+
+TEST(LinearTest, ThreadsThatMultiplyAtOnceGetTheirOwnProducts) {
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < 4; ++t) {
+    threads.emplace_back([t] {
+      const Tensor w = Random({16, 16}, kFloat64, 2 * t);
+      const Tensor x = Random({16, 16}, kFloat64, 2 * t + 1);
+      const Tensor expected = Model(x, w, nullptr);
+      Linear linear(w);
+      for (int i = 0; i < 1500; ++i) {
+        const auto y = linear.Call({x});
+        ASSERT_THAT(y, IsOk());
+        ASSERT_TRUE(IsNear(*y->get_if<Tensor>(), expected, kFloat64));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(LinearTest, TakesAnyStrides) {

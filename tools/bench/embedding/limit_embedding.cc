@@ -141,7 +141,7 @@ SHERD_INLINE void UpdateRows(const RowUpdates& job) {
         sums[v] += At(gradient, v);
       }
     }
-    float sum[kWidth];
+    alignas(Floats) float sum[kWidth];
     Floats squares = {};
     for (int64_t v = 0; v < kVectors; ++v) {
       At(sum, v) = sums[v];
