@@ -16,6 +16,7 @@
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/comm/store/hash_store.h"
+#include "sherd/testing/faults.h"
 #include "sherd/testing/matchers.h"
 
 namespace sherd {
@@ -126,6 +127,22 @@ TEST_F(ProcessGroupTest, NumbersCallsAndCopiesTheOwnBlock) {
   EXPECT_THAT(sequences, ElementsAre(1, 2));
   EXPECT_THAT(recv, ElementsAre(std::byte{1}, std::byte{2}, std::byte{0},
                                 std::byte{0}));
+}
+
+TEST_F(ProcessGroupTest, AJoinThatFailsOnceConnectedAbortsItsCommunicator) {
+  const testing::FailAt fault("comm/after_connecting",
+                              absl::InternalError("the reason"), {.rank = 0});
+  const auto store = std::make_shared<HashStore>();
+  std::thread other([&] { Create(1, store); });
+  EXPECT_THAT(ProcessGroup::Create(backend_, {.name = "h",
+                                              .rank = 0,
+                                              .size = 2,
+                                              .store = store,
+                                              .timeout = absl::Seconds(30)})
+                  .status(),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("the reason")));
+  other.join();
+  EXPECT_EQ(script_.aborts, 1);
 }
 
 TEST_F(ProcessGroupTest, CountsMessagesApartFromCollectives) {
