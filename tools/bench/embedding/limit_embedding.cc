@@ -23,18 +23,18 @@ constexpr int64_t kGradients = EmbeddingShape::kBags * kWidth;
 // Rows are fetched so many ids before they are added.
 constexpr int64_t kAhead = 16;
 
-// A vector of AVX-512, or several smaller ones; anywhere among floats.
+// A vector of AVX-512, or several smaller ones.
 constexpr int64_t kLanes = 16;
-typedef float Floats
-    __attribute__((vector_size(kLanes * sizeof(float)), aligned(4), may_alias));
+typedef float Floats __attribute__((vector_size(kLanes * sizeof(float))));
 
 #define SHERD_INLINE [[gnu::always_inline]] inline
 
-SHERD_INLINE Floats& At(float* data, int64_t vector) {
-  return *reinterpret_cast<Floats*>(data + kLanes * vector);
+// Of floats anywhere: a reference to a vector would promise its alignment.
+SHERD_INLINE void Load(const float* data, Floats& vector) {
+  std::memcpy(&vector, data, sizeof(vector));
 }
-SHERD_INLINE const Floats& At(const float* data, int64_t vector) {
-  return *reinterpret_cast<const Floats*>(data + kLanes * vector);
+SHERD_INLINE void Store(const Floats& vector, float* data) {
+  std::memcpy(data, &vector, sizeof(vector));
 }
 
 // Pieces of rows that lie `stride` floats apart, and where their sums go.
@@ -55,11 +55,14 @@ SHERD_INLINE void SumBags(const BagSums& job) {
       const float* const row = job.rows + job.ids[k] * job.stride;
       for (int64_t v = 0; v < kVectors; ++v) {
         __builtin_prefetch(ahead + v * kLanes);
-        sums[v] += At(row, v);
+        Floats part;
+        Load(row + v * kLanes, part);
+        sums[v] += part;
       }
     }
-    for (int64_t v = 0; v < kVectors; ++v)
-      At(job.out + b * kWidth, v) = sums[v];
+    for (int64_t v = 0; v < kVectors; ++v) {
+      Store(sums[v], job.out + b * kWidth + v * kLanes);
+    }
   }
 }
 
@@ -138,13 +141,15 @@ SHERD_INLINE void UpdateRows(const RowUpdates& job) {
       for (int64_t v = 0; v < kVectors; ++v) {
         __builtin_prefetch(ahead + v * kLanes);
         __builtin_prefetch(job.Place(RowOf(next), v * kLanes), 1);
-        sums[v] += At(gradient, v);
+        Floats part;
+        Load(gradient + v * kLanes, part);
+        sums[v] += part;
       }
     }
-    alignas(Floats) float sum[kWidth];
+    float sum[kWidth];
     Floats squares = {};
     for (int64_t v = 0; v < kVectors; ++v) {
-      At(sum, v) = sums[v];
+      Store(sums[v], sum + v * kLanes);
       squares += sums[v] * sums[v];
     }
     float mean = 0;
@@ -155,7 +160,10 @@ SHERD_INLINE void UpdateRows(const RowUpdates& job) {
                          (std::sqrt(accumulator) + EmbeddingShape::kEps);
     if (job.has_vectors) {
       for (int64_t v = 0; v < kVectors; ++v) {
-        At(job.Place(row, v * kLanes), 0) -= sums[v] * factor;
+        float* const place = job.Place(row, v * kLanes);
+        Floats part;
+        Load(place, part);
+        Store(part - sums[v] * factor, place);
       }
     } else {
       for (int64_t c = 0; c < kWidth; ++c) {
