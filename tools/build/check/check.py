@@ -229,7 +229,7 @@ class Check:
         if not tidy.program():
             return ["clang-tidy is not installed: tools/setup --for=deep installs it"]
         # For the headers that the build generates.
-        code = self.bazel("build", *self.query('kind("proto_library", //...)').split())
+        code = self.bazel("build", *self.query('kind("proto_library|cuda_image", //...)').split())
         if code:
             return ["bazel build ended with %d" % code]
         subprocess.run([os.path.join(tree.ROOT, "tools", "compile_commands")],
