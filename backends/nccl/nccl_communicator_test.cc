@@ -350,6 +350,7 @@ const sherd_bytes_v0 kFloats[] = {Bytes(16, 8), Bytes(32, 0), Bytes(48, 12)};
 const sherd_bytes_v0 kNothing[] = {Bytes(16, 0), Bytes(16, 0), Bytes(16, 0)};
 
 // As rank 1 of 3.
+// NOLINTNEXTLINE(readability-function-size): a table.
 std::vector<OperationCase> OperationCases() {
   const auto reduction = [](int32_t op, int32_t dtype, int32_t how) {
     return sherd_op_v0{.struct_size = sizeof(sherd_op_v0),

@@ -248,7 +248,7 @@ class NcclPluginTest : public testing::DistributedTest {
     EXPECT_EQ(AllReduce<float>(comm, {1.0f + rank, 10.0f * rank}, SHERD_FLOAT32,
                                SHERD_SUM),
               (std::vector<float>{size * (size + 1) / 2.0f,
-                                  10.0f * (size * (size - 1) / 2)}));
+                                  5.0f * size * (size - 1)}));
   }
 
   int device_ = 0;
@@ -287,10 +287,10 @@ SHERD_DIST_TEST_F(NcclPluginTest, ReducesEveryKindOfElement, WithoutComms{}) {
                                SHERD_PRODUCT),
             (std::vector<uint8_t>{1, 0, uint8_t{n == 1}}));
   using Complex = std::complex<float>;
-  EXPECT_EQ(
-      AllReduce<Complex>(comm, {Complex(1, rank()), Complex(0, -2)},
-                         SHERD_COMPLEX64, SHERD_SUM),
-      (std::vector<Complex>{Complex(n, n * (n - 1) / 2), Complex(0, -2 * n)}));
+  EXPECT_EQ(AllReduce<Complex>(comm, {Complex(1, rank()), Complex(0, -2)},
+                               SHERD_COMPLEX64, SHERD_SUM),
+            (std::vector<Complex>{Complex(n, n * (n - 1) / 2.0f),
+                                  Complex(0, -2 * n)}));
   const std::vector<float> average =
       AllReduce<float>(comm, {1.0f + rank()}, SHERD_FLOAT32, SHERD_AVG);
   EXPECT_NEAR(average[0], (n + 1) / 2.0f, 1e-5);

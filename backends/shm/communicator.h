@@ -38,7 +38,7 @@ class ShmCommunicator {
   std::vector<ProcessIdentity> Processes() const;
 
  private:
-  ShmCommunicator(const sherd_comm_config_v0& config);
+  explicit ShmCommunicator(const sherd_comm_config_v0& config);
 
   sherd_code Connect(const sherd_comm_config_v0& config, sherd_error_v0* error);
   sherd_code ConnectFirst(const sherd_comm_config_v0& config,

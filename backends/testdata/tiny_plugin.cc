@@ -136,11 +136,13 @@ class Communicator {
     sherd_code code;
     if (config.rank == 0) {
       meeting = new Meeting(config.size);
+      // NOLINTNEXTLINE(bugprone-sizeof-expression): the pointer is sent.
       code = kv.set(kv.context, kKey, &meeting, sizeof(meeting));
     } else {
       uint64_t size = 0;
       code = kv.get(kv.context, kKey, config.deadline, &meeting,
-                    sizeof(meeting), &size);
+                    sizeof(meeting),  // NOLINT(bugprone-sizeof-expression)
+                    &size);
     }
     if (code != SHERD_OK) {
       return Fail(error, code, 0, "did not set up the group");

@@ -570,7 +570,8 @@ TEST(DirectReadsTest, AnExistingFileIsTriedWhereNoneCanBeCreated) {
   constexpr char kUnknown[] = "unknown: no file could be created there to try";
   constexpr char kNo[] = "through the page cache: ";
   EXPECT_EQ(describe({EROFS, 0, ""}), kUnknown) << "the directory is empty";
-  UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  const UniqueFd created(
+      open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   const DirectCase cases[] = {{0, 0, "direct"},          {EINVAL, 0, kNo},
                               {EROFS, 0, "direct"},      {EACCES, 0, "direct"},
                               {EPERM, 0, "direct"},      {EISDIR, 0, "direct"},

@@ -13,6 +13,7 @@ namespace {
 constexpr KnobStability kStable = KnobStability::kStable;
 constexpr KnobStability kDebug = KnobStability::kDebug;
 
+// NOLINTNEXTLINE(readability-function-size): a table.
 const std::vector<KnobInfo>& Table() {
   static const auto* const table = new std::vector<KnobInfo>{
       {Knob::kRank, "RANK", "integer", "(none)", kStable,

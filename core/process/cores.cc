@@ -45,7 +45,8 @@ double ShareOfCores(const std::vector<int64_t>& others) {
   of_others.reserve(others.size());
   for (const int64_t pid : others) {
     std::vector<int> cores = pid > 0 ? CoresOf(pid) : std::vector<int>();
-    of_others.push_back(cores.empty() ? own : std::move(cores));
+    if (cores.empty()) cores = own;
+    of_others.push_back(std::move(cores));
   }
   return internal::ShareOfCores(own, of_others);
 }

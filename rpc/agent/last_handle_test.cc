@@ -72,7 +72,7 @@ class LastHandleTest : public ::testing::Test {
           Start(rank, size, rank == 1 ? &watched_ : nullptr);
       ASSERT_THAT(agent, IsOk());
       if (rank == 1) {
-        watched_.handle = *std::move(agent);
+        watched_.handle = std::move(*agent);
         body();
       }
       EXPECT_TRUE(watched_.gone.WaitForNotificationWithTimeout(kLong));

@@ -477,7 +477,7 @@ TEST_F(RemoteRefTest, AGracefulShutdownDoesNotWaitForReferences) {
       const auto agent = InitRpc(Options(rank, 3));
       ASSERT_THAT(agent, IsOk());
       for (int owner = 0; owner < 3; ++owner) {
-        Ref& ref = held[static_cast<size_t>(3 * rank + owner)];
+        Ref& ref = held[3 * rank + owner];
         ref = *(*agent)->Remote<Keep>(owner, owner);
         if (rank != first) {
           EXPECT_THAT((*agent)->Call<Read>((owner + 1) % 3, ref),

@@ -34,6 +34,7 @@ constexpr absl::StatusCode kCancelled = absl::StatusCode::kCancelled;
 TEST(FutureTest, AllHandlesGetTheResult) {
   const Promise<std::string> promise;
   const Future<std::string> future = promise.future();
+  // NOLINTNEXTLINE(performance-unnecessary-copy-initialization)
   const Future<std::string> copy = future;
   EXPECT_FALSE(future.Ready());
   EXPECT_TRUE(promise.Set("text"));
@@ -47,10 +48,11 @@ TEST(FutureTest, AllHandlesGetTheResult) {
 TEST(FutureTest, AMovedFromFutureStaysValid) {
   const Promise<int> promise;
   Future<int> future = promise.future();
+  // NOLINTNEXTLINE(performance-move-const-arg): it is what is tested.
   const Future<int> other = std::move(future);
   promise.Set(3);
-  EXPECT_THAT(future.Wait(),
-              IsOkAndHolds(3));  // NOLINT(bugprone-use-after-move)
+  // NOLINTNEXTLINE(bugprone-use-after-move)
+  EXPECT_THAT(future.Wait(), IsOkAndHolds(3));
   EXPECT_THAT(other.Wait(), IsOkAndHolds(3));
 }
 

@@ -66,10 +66,10 @@ absl::Status LinkChannel::Send(OutgoingFrame frame) {
   {
     absl::MutexLock lock(&mutex_);
     if (!why_.ok()) return why_;
-    if (state_ != State::kOpen) {
-      waiting_.push_back(std::move(frame));
-    } else {
+    if (state_ == State::kOpen) {
       connection = connection_;
+    } else {
+      waiting_.push_back(std::move(frame));
     }
   }
   if (connection == nullptr) {
@@ -77,6 +77,7 @@ absl::Status LinkChannel::Send(OutgoingFrame frame) {
     return absl::OkStatus();
   }
   is_active_.store(true, std::memory_order_relaxed);
+  // NOLINTNEXTLINE(bugprone-use-after-move): without a connection only.
   const absl::Status status = connection->Send(std::move(frame));
   if (status.ok()) return status;
   // The reason of a close meanwhile is more precise.

@@ -151,6 +151,7 @@ absl::StatusOr<StateValue> BuildValue(
       SHERD_ASSIGN_OR_RETURN(value, load(i));
     }
     while (!open.empty()) {
+      // NOLINTNEXTLINE(bugprone-use-after-move): both are set again below.
       SHERD_RETURN_IF_ERROR(Add(std::move(key), std::move(value), open.back()));
       if (open.back().items.count > 0) break;
       key = std::move(open.back().key);

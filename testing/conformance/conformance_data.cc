@@ -142,6 +142,7 @@ Wide Combine(ReduceOp op, Wide a, Wide b) {
     case ReduceOp::kProduct:
       if constexpr (std::is_same_v<Wide, __int128>) {
         // Wrap intermediate results at 64 bits.
+        // NOLINTNEXTLINE(bugprone-misplaced-widening-cast)
         return static_cast<__int128>(static_cast<uint64_t>(a) *
                                      static_cast<uint64_t>(b));
       } else {

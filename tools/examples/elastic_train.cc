@@ -27,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/error_info.h"
@@ -174,8 +175,8 @@ absl::Status TrainWith(const Group& group, const Options& options) {
     SHERD_RETURN_IF_ERROR(
         sherd::SaveCheckpoint(checkpoint, state.Tensors(), group));
     if (group->rank() == 0) {
-      std::printf("step %lld on %d ranks: loss %.6g\n",
-                  static_cast<long long>(step + 1), group->size(), loss);
+      absl::PrintF("step %d on %d ranks: loss %.6g\n", step + 1, group->size(),
+                   loss);
       std::fflush(stdout);
     }
   }

@@ -457,7 +457,7 @@ absl::Status CallComparison::Differ(CallDifference difference) {
       difference.rank = static_cast<int>(deviating) - 1;
     }
   }
-  absl::Status status = absl::InvalidArgumentError(std::move(difference.text));
+  absl::Status status = absl::InvalidArgumentError(difference.text);
   return difference.rank ? WithFailedRank(std::move(status), *difference.rank)
                          : status;
 }

@@ -192,7 +192,7 @@ CommonLookUp LookUpOf(absl::Span<const Value> inputs,
     absl::StatusOr<EmbeddingTable> table =
         TableOf(bag->weight(), children[i].name);
     // Even without it: the other ranks wait for this one in their lookup.
-    if (table.ok()) lookup.table = *std::move(table);
+    if (table.ok()) lookup.table = std::move(*table);
     common.shared = common.shared || IsShared(lookup.table);
     if (common.local.ok()) common.local = table.status();
     if (common.local.ok()) {

@@ -85,6 +85,7 @@ struct Rejection {
   std::string phrase;
 };
 
+// NOLINTNEXTLINE(readability-function-size): a table.
 std::vector<Rejection> Rejections() {
   using L = std::vector<TableLookUp>;
   const Tensor zeros = Tensor::Zeros({3, 4, 1}).value();

@@ -21,12 +21,13 @@ void ChooseReplicas(absl::Span<const PlacedBox> boxes, int reader,
   for (size_t i = 0; i < bands.size();) {
     size_t end = i;
     const RowBand* own = nullptr;
-    for (; end < bands.size() && bands[end].begin == bands[i].begin; ++end) {
+    do {
       if (boxes[static_cast<size_t>(bands[end].shard)].rank == reader &&
           own == nullptr) {
         own = &bands[end];
       }
-    }
+      ++end;
+    } while (end < bands.size() && bands[end].begin == bands[i].begin);
     chosen.push_back(own != nullptr
                          ? *own
                          : bands[i + static_cast<size_t>(reader) % (end - i)]);

@@ -90,7 +90,7 @@ TEST(UpdateTest, AnAccumulatorIsReleasedAfterItsTable) {
 
 TEST(UpdateTest, ViewsOfOtherRowsHaveTheirOwnAccumulators) {
   const Tensor memory = Tensor::Ones({8, 2}).value();
-  const auto storage = memory.storage();
+  const auto& storage = memory.storage();
   const Tensor first =
       Tensor::FromStorageStrided(storage, 0, {4, 2}, {2, 1}, kFloat32).value();
   const Tensor even =

@@ -267,7 +267,8 @@ absl::Status Simulation::Exchange() {
 
 absl::Status Simulation::ExchangeTo(int first_rank, int last_rank) {
   const BoxSet targets = BoxesOf(to_, to_by_rank_, first_rank, last_rank);
-  const size_t rows = static_cast<size_t>(last_rank - first_rank + 1);
+  const int ranks = last_rank - first_rank + 1;
+  const auto rows = static_cast<size_t>(ranks);
   pair_bytes_.resize(rows * static_cast<size_t>(world_));
   senders_.resize(rows);
   std::vector<int64_t> missing(targets.size());

@@ -242,6 +242,7 @@ SHERD_DIST_TEST_F(DerivedDefectsTest, CopyFromIsRefusedOnAllRanksOrNone) {
 // together sends all metadata as objects. Here what derives sends nothing.
 SHERD_DIST_TEST_F(DerivedDefectsTest, DerivedTensorsShareTheMetadata) {
   const ShardedTensor tensor = Pattern(Chunks(0), {8, 3});
+  // NOLINTNEXTLINE(performance-unnecessary-copy-initialization)
   const ShardedTensor copy = tensor;
   EXPECT_EQ(&copy.metadata(), &tensor.metadata());
   SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor clone, tensor.Clone());

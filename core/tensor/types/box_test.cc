@@ -40,6 +40,7 @@ TEST(BoxTest, EqualBoxesHaveEqualHashes) {
   const absl::flat_hash_set<Box> boxes = {box, {{0, 2}, {4, 2}}, {{}, {}}};
   EXPECT_EQ(boxes.size(), 2u);
   EXPECT_TRUE(boxes.contains(Box(BoxView({0, 2}, {4, 2}))));
+  // NOLINTNEXTLINE(performance-unnecessary-copy-initialization)
   const Box same = box;
   const absl::flat_hash_set<BoxView> views = {box, same};
   EXPECT_EQ(views.size(), 1u);

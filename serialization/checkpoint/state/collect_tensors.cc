@@ -138,7 +138,7 @@ absl::StatusOr<SaveJob> Collect(const OperationLabel& operation,
                 {.timeout = options.timeout, .note_bytes = sizeof(StateNote)});
   absl::StatusOr<LocalState> made =
       MakeLocalState(state, options.per_rank, *group);
-  const LocalState local = made.ok() ? *std::move(made) : LocalState();
+  const LocalState local = made.ok() ? std::move(*made) : LocalState();
   StateExchange exchange(group, operation, local);
   const auto describe = [&] { return DescribePerRank(options.per_rank); };
   SHERD_RETURN_IF_ERROR(exchange.Agree(

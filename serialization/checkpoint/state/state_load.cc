@@ -124,7 +124,7 @@ absl::Status StateLoader::Load() {
   LongStep step(*group_, operation_,
                 {.timeout = options_.timeout, .note_bytes = sizeof(StateNote)});
   absl::StatusOr<LocalState> prepared = Prepare(step);
-  const LocalState local = prepared.ok() ? *std::move(prepared) : LocalState();
+  const LocalState local = prepared.ok() ? std::move(*prepared) : LocalState();
   StateExchange exchange(group_, operation_, local);
   SHERD_RETURN_IF_ERROR(
       exchange.Agree(step, prepared.status(),

@@ -435,6 +435,7 @@ const char* ncclGetLastError(NcclComm) {
   }
   thread_local std::string planned;
   planned = fault->word;
+  // NOLINTNEXTLINE(clang-analyzer-cplusplus.InnerPointer)
   return planned.c_str();
 }
 

@@ -27,6 +27,7 @@ const char* NcclLastError() {
   thread_local std::string text;
   const std::lock_guard<std::mutex> lock(Last().mutex);
   text = Last().text;
+  // NOLINTNEXTLINE(clang-analyzer-cplusplus.InnerPointer)
   return text.c_str();
 }
 

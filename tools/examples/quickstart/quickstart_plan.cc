@@ -53,6 +53,7 @@ std::vector<PlacedBox> Weighted(const PlacedBox& whole, int dim,
   const int64_t total =
       std::accumulate(weights.begin(), weights.end(), int64_t{0});
   std::vector<PlacedBox> boxes;
+  if (total == 0) return boxes;
   int64_t before = 0;
   int64_t weight = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
