@@ -48,9 +48,9 @@ struct LinearOptions {
 // to float32 before and rounded once after. The ranks add the parts of a
 // PartialTensor in its order.
 //
-// Threads. As Module. Threads of one process multiply one after
-// another, since CBLAS may have no locks; where it has none, as Debian's serial
-// OpenBLAS, a program's own calls must not run meanwhile.
+// Threads. As Module. Threads of one process multiply one after another, since
+// CBLAS may have no locks; where it has none, as Debian's serial OpenBLAS, a
+// program's own calls must not run meanwhile.
 //
 // Collective over the group of the weight if that is sharded, or of x.
 //

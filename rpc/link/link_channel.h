@@ -120,7 +120,6 @@ class LinkChannel {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Accepts no more frames, sends what is queued, says goodbye, and closes once
   // the worker has it.
-  // worker has it.
   void SayGoodbye() ABSL_LOCKS_EXCLUDED(mutex_);
   // Closes at once, if it is not closed: queued frames fail with `why`, and so
   // do later ones.

@@ -36,7 +36,7 @@ std::string HeatColour(double share) {
                              {34, 94, 168},
                              {8, 29, 88}};
   const double place = std::clamp(share, 0.0, 1.0) * 4;
-  const int stop = std::clamp(static_cast<int>(place), 0, 3);
+  const int stop = std::min(static_cast<int>(place), 3);
   const double part = place - stop;
   const auto mix = [&](double Stop::*colour) {
     // NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult)
