@@ -1,11 +1,12 @@
-// A rank that is killed in the middle of a save or load, at a counted operation
-// on files: every survivor names it, and a checkpoint remains.
+// A rank that is killed or frozen in the middle of a save or load, at a counted
+// operation on files: every other one names it, and a checkpoint remains.
 
 #include <csignal>
 #include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
@@ -26,6 +27,7 @@ namespace {
 using sherd::testing::IsOk;
 using sherd::testing::KillRankAt;
 using sherd::testing::StatusIs;
+using sherd::testing::StopRankAt;
 using ::testing::StartsWith;
 
 class CheckpointKillTest : public DistributedSaveFixture {
@@ -44,28 +46,63 @@ class CheckpointKillTest : public DistributedSaveFixture {
     ExpectRankDies(victim, SIGKILL);
     const KillRankAt death("file/" + operation, victim,
                            {.nth = nth, .subject = subject});
-    const absl::Status status = SaveCheckpoint(path(), {{"t", MakeTensor(2)}});
-    EXPECT_NE(rank(), victim) << "survived";
-    EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable));
-    EXPECT_EQ(FailedRank(status), victim) << status;
-    EXPECT_THAT(std::string(status.message()), StartsWith("save \""));
-    EXPECT_EQ(GetErrorInfo(status).operation, "save_checkpoint");
+    ExpectSaveFails(victim, absl::StatusCode::kUnavailable, {});
     EXPECT_EQ(SeedOnDisk(), replaced ? 2 : 1);
+  }
+
+  void FreezeWhileSaving(int victim, const std::string& operation,
+                         int64_t nth) {
+    SaveFirst();
+    ExpectFrozen(victim);
+    const StopRankAt stop("file/" + operation, victim, {.nth = nth});
+    ExpectSaveFails(victim, absl::StatusCode::kDeadlineExceeded,
+                    {.timeout = kPatience});
+    EXPECT_EQ(SeedOnDisk(), 1);
+    EndFrozen(victim);
   }
 
   void DieWhileLoading(int victim, const std::string& operation, int64_t nth,
                        int64_t min_read_bytes) {
     SaveFirst();
-    LoadOptions options;
-    options.min_read_bytes = min_read_bytes;
     ExpectRankDies(victim, SIGKILL);
     const KillRankAt death("file/" + operation, victim, {.nth = nth});
+    ExpectLoadFails(victim, absl::StatusCode::kUnavailable,
+                    {.min_read_bytes = min_read_bytes});
+  }
+
+  void FreezeWhileLoading(int victim, const std::string& operation, int64_t nth,
+                          int64_t min_read_bytes) {
+    SaveFirst();
+    ExpectFrozen(victim);
+    const StopRankAt stop("file/" + operation, victim, {.nth = nth});
+    ExpectLoadFails(victim, absl::StatusCode::kDeadlineExceeded,
+                    {.min_read_bytes = min_read_bytes, .timeout = kPatience});
+    EndFrozen(victim);
+  }
+
+ private:
+  // With a frozen rank.
+  static constexpr absl::Duration kPatience = absl::Seconds(2);
+
+  void ExpectSaveFails(int victim, absl::StatusCode code,
+                       const SaveOptions& options) {
+    const absl::Status status =
+        SaveCheckpoint(path(), {{"t", MakeTensor(2)}}, nullptr, options);
+    EXPECT_NE(rank(), victim) << "survived";
+    EXPECT_THAT(status, StatusIs(code));
+    EXPECT_EQ(FailedRank(status), victim) << status;
+    EXPECT_THAT(std::string(status.message()), StartsWith("save \""));
+    EXPECT_EQ(GetErrorInfo(status).operation, "save_checkpoint");
+  }
+
+  void ExpectLoadFails(int victim, absl::StatusCode code,
+                       const LoadOptions& options) {
     auto columns =
         ChunkShardingSpec::Create(1, PlacementsOnRanks(world_size()));
     const auto loaded =
         LoadCheckpoint(path(), {{"t", *columns}}, nullptr, options);
     EXPECT_NE(rank(), victim) << "survived";
-    EXPECT_THAT(loaded, StatusIs(absl::StatusCode::kUnavailable));
+    EXPECT_THAT(loaded, StatusIs(code));
     EXPECT_EQ(FailedRank(loaded.status()), victim) << loaded.status();
     EXPECT_THAT(std::string(loaded.status().message()), StartsWith("load \""));
     EXPECT_EQ(SeedOnDisk(), 1);
@@ -125,6 +162,25 @@ SHERD_DIST_TEST_F(CheckpointKillTest, WhileReadingPieces) {
 }
 SHERD_DIST_TEST_F(CheckpointKillTest, WhileReadingForAnExchange) {
   DieWhileLoading(1, "read", 2, 1 << 30);
+}
+
+SHERD_DIST_TEST_F(CheckpointKillTest, FrozenHalfWayThroughAWrite) {
+  FreezeWhileSaving(1, "write", 2);
+}
+SHERD_DIST_TEST_F(CheckpointKillTest, FrozenBeforeSyncingItsFile) {
+  FreezeWhileSaving(2, "sync", 1);
+}
+SHERD_DIST_TEST_F(CheckpointKillTest, RankZeroFrozenBeforeTheSwitch) {
+  FreezeWhileSaving(0, "rename", 1);
+}
+SHERD_DIST_TEST_F(CheckpointKillTest, FrozenBeforeReadingTheManifest) {
+  FreezeWhileLoading(1, "open_for_read", 1, 1);
+}
+SHERD_DIST_TEST_F(CheckpointKillTest, FrozenWhileReadingPieces) {
+  FreezeWhileLoading(2, "read", 4, 1);
+}
+SHERD_DIST_TEST_F(CheckpointKillTest, FrozenWhileReadingForAnExchange) {
+  FreezeWhileLoading(1, "read", 2, 1 << 30);
 }
 
 SHERD_DIST_TEST_F(CheckpointKillTest, TheNextSaveRemovesWhatTheDeadLeft) {

@@ -1,18 +1,13 @@
 // A rank that dies or is frozen while the writers of all ranks work: the
 // handles of the survivors name it, and the former checkpoint remains.
 
-#include <signal.h>
-#include <unistd.h>
-
+#include <csignal>
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sherd/core/base/deadline.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/serialization/checkpoint.h"
@@ -88,21 +83,11 @@ SHERD_DIST_TEST_F(AsyncKillTest, RankZeroDiesBeforeTheSwitch) {
 SHERD_DIST_TEST_F(AsyncKillTest, IsFrozenInTheMiddleOfItsFile) {
   constexpr int kVictim = 1;
   SaveFirst();
-  if (rank() == kVictim) {
-    ASSERT_THAT(store().Set("pid", absl::StrCat(getpid())), IsOk());
-  }
-  ExpectRankDies(kVictim, SIGKILL);
-  SkipFinalBarrier();
+  ExpectFrozen(kVictim);
   const StopRankAt stop("file/write", kVictim, {.nth = 2});
   ExpectNamed(kVictim, absl::StatusCode::kDeadlineExceeded,
               {.save = {.timeout = absl::Seconds(2)}});
-  ASSERT_THAT(WaitForRanks("named", world_size() - 1), IsOk());
-  if (rank() != 0) return;
-  const auto pid = store().Get("pid", Deadline::After(absl::Minutes(1)));
-  ASSERT_THAT(pid, IsOk());
-  int number = 0;
-  ASSERT_TRUE(absl::SimpleAtoi(*pid, &number));
-  kill(number, SIGKILL);
+  EndFrozen(kVictim);
 }
 
 }  // namespace
