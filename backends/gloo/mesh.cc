@@ -11,7 +11,6 @@
 #include "sherd/backends/gloo/pair_connection.h"
 #include "sherd/backends/gloo/wait_limits.h"
 #include "sherd/backends/plugin.h"
-#include "sherd/backends/vendor_descriptors.h"
 
 namespace sherd::internal {
 namespace {
@@ -77,23 +76,13 @@ sherd_code GlooMesh::Connect(const sherd_comm_config_v0& config,
   // Without a timeout Gloo uses its own. No operation relies on it.
   context_->setTimeout(kForever);
   for (int peer = 0; peer < size_; ++peer) {
-    if (peer != rank_ && !MakePair(peer, sockets.Take(peer))) {
+    if (peer != rank_ &&
+        !ConnectPairOver(sockets.Take(peer), *device_, *context_, peer)) {
       return Fail(error, SHERD_SYSTEM, peer, "Gloo took no connection to it");
     }
   }
   if (WatchConnections()) watcher_ = std::thread([this] { Watch(); });
   return SHERD_OK;
-}
-
-bool GlooMesh::MakePair(int peer, const GlooSocket& connection) {
-  // Pairs listen at ports that are not published, and only briefly.
-  constexpr int kAttempts = 8;
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    if (ConnectPairOver(connection, *device_, *context_->createPair(peer))) {
-      return true;
-    }
-  }
-  return false;
 }
 
 // Gloo's thread, which moves the bytes, wakes for every packet. Under the
@@ -112,9 +101,7 @@ void GlooMesh::CreateDevice(const gloo::transport::tcp::attr& attributes) {
     const int old;
     const sched_param none = {};
   } policy;
-  const VendorDescriptors opened("anon_inode:[eventpoll]");
-  device_ = std::make_shared<gloo::transport::tcp::Device>(attributes);
-  opened.Close();
+  device_ = MakeGlooDevice(attributes);
 }
 
 void GlooMesh::ClosePairs() {

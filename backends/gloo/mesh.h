@@ -68,7 +68,6 @@ class GlooMesh {
   friend class GlooOperation;
 
   void CreateDevice(const gloo::transport::tcp::attr& attributes);
-  bool MakePair(int peer, const GlooSocket& connection);
   void ClosePairs();
   // Body of the watching thread.
   void Watch();

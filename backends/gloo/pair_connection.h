@@ -1,20 +1,30 @@
 #ifndef SHERD_BACKENDS_GLOO_PAIR_CONNECTION_H_
 #define SHERD_BACKENDS_GLOO_PAIR_CONNECTION_H_
 
-#include "gloo/transport/pair.h"
+#include <memory>
+
+#include "gloo/transport/context.h"
+#include "gloo/transport/tcp/attr.h"
 #include "gloo/transport/tcp/device.h"
 #include "sherd/backends/gloo/peer_sockets.h"
 
 namespace sherd::internal {
 
-// Connects `pair`, which `device` has just made, over `connection`, which stays
-// close-on-exec. A pair can only listen and takes the first connection that
-// arrives: this process connects to it at once, and then puts `connection`
-// under the accepted descriptor. Returns false if another process connected
-// first, or Gloo cannot accept; another pair may succeed.
+// What depends on how a Gloo connects: in that of 2022 each pair listens, in
+// later ones the device, for all of its pairs. Both take anybody for the peer,
+// so neither is left to connect by itself.
+
+// A device of Gloo's TCP transport, whose descriptors are close-on-exec. Where
+// devices listen, nobody can reach this one. Throws Gloo's exceptions.
+std::shared_ptr<gloo::transport::tcp::Device> MakeGlooDevice(
+    const gloo::transport::tcp::attr& attributes);
+
+// Makes the pair of `context`, which is of `device`, with `peer` and connects
+// it over `connection`, which stays close-on-exec. Returns false if Gloo takes
+// no connection. Throws Gloo's exceptions.
 bool ConnectPairOver(const GlooSocket& connection,
                      gloo::transport::tcp::Device& device,
-                     gloo::transport::Pair& pair);
+                     gloo::transport::Context& context, int peer);
 
 }  // namespace sherd::internal
 

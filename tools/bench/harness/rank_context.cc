@@ -1,6 +1,7 @@
 #include "sherd/tools/bench/harness/rank_context.h"
 
 #include <chrono>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,6 +29,18 @@ absl::StatusOr<const Backend*> Usable(const std::string& name) {
                          BackendRegistry::Global().Find(name));
   SHERD_RETURN_IF_ERROR(backend->Probe());
   return backend;
+}
+
+// Later versions of Gloo keep the store.
+template <typename Mesh>
+void Connect(Mesh& mesh,
+             const std::shared_ptr<gloo::rendezvous::FileStore>& store,
+             std::shared_ptr<gloo::transport::Device>& device) {
+  if constexpr (requires { mesh.connectFullMesh(store, device); }) {
+    mesh.connectFullMesh(store, device);
+  } else {
+    mesh.connectFullMesh(*store, device);
+  }
 }
 
 }  // namespace
@@ -69,10 +82,10 @@ absl::StatusOr<std::shared_ptr<gloo::Context>> RankContext::GlooMesh() {
     attributes.hostname = "127.0.0.1";
     std::shared_ptr<gloo::transport::Device> device =
         gloo::transport::tcp::CreateDevice(attributes);
-    gloo::rendezvous::FileStore store(path);
+    const auto store = std::make_shared<gloo::rendezvous::FileStore>(path);
     auto mesh = std::make_shared<gloo::rendezvous::Context>(rank_, world());
     mesh->setTimeout(absl::ToChronoMilliseconds(kTimeout));
-    mesh->connectFullMesh(store, device);
+    Connect(*mesh, store, device);
     mesh_ = std::move(mesh);
   }));
   return mesh_;
