@@ -25,7 +25,7 @@ import tidy  # noqa: E402
 import tree  # noqa: E402
 
 BAZEL = os.path.join(tree.ROOT, "tools", "bazel")
-FUZZ_SECONDS = 20
+FUZZ_INPUTS = 10**6
 # Tests wait far more than they compute: for each other's ranks, for deadlines.
 # Bazel would run so many that all of them could compute.
 TEST_OPTIONS = ["--jobs=HOST_CPUS*8", "--local_cpu_resources=HOST_CPUS*4"]
@@ -237,7 +237,7 @@ class Check:
         return tidy.check(self.progress)
 
     def fuzz(self, label):
-        """Lets libFuzzer look for new inputs, for a bounded time."""
+        """Lets libFuzzer look for new inputs, a bounded number of times."""
         code = self.bazel("build", "--config=fuzz", label)
         if code:
             return ["bazel build --config=fuzz %s ended with %d" % (label, code)]
@@ -253,7 +253,7 @@ class Check:
             new, artifacts = os.path.join(folder, "new"), os.path.join(folder, "found-")
             os.mkdir(new)
             done = subprocess.run(
-                [program, "-max_total_time=%d" % FUZZ_SECONDS, "-timeout=10",
+                [program, "-runs=%d" % FUZZ_INPUTS, "-timeout=10",
                  "-rss_limit_mb=2048", "-artifact_prefix=" + artifacts, new] + seeds,
                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                 errors="replace", check=False)
@@ -333,7 +333,7 @@ class Check:
 
     def fuzz_all(self):
         for label in self.query('attr(tags, "fuzzer", //...)').split():
-            self.step("fuzz %s for %d s" % (label, FUZZ_SECONDS), lambda l=label: self.fuzz(l))
+            self.step("fuzz " + label, lambda l=label: self.fuzz(l))
 
     # ---- The parts
 
@@ -352,7 +352,10 @@ class Check:
 
     def tests(self):
         self.step("bazel build //...", self.build)
-        self.count(self.test(*(["--config=deep"] if self.deep else [])))
+        self.count(self.test())
+
+    def slow_tests(self):
+        self.count(self.test("--config=deep", "--build_tests_only"), "--config=deep")
 
     def consumer(self):
         def run():
@@ -378,6 +381,8 @@ class Check:
         if gpus():
             found.append(("gpu", "tests on GPUs, in both workspaces", self.on_gpus, False))
         found += [
+            ("slow_tests", "tests that are too slow for every change, optimised",
+             self.slow_tests, True),
             ("asan_ubsan", "all tests, built by clang, with --config=asan_ubsan",
              self.asan_ubsan, True),
             ("tsan", "all tests with --config=tsan", self.tsan, True),
@@ -390,7 +395,7 @@ class Check:
              self.read_back, True),
             ("clang_tidy", "static analysis",
              lambda: self.step("clang-tidy", self.clang_tidy), True),
-            ("fuzz", "libFuzzer looks for new inputs, %d s each" % FUZZ_SECONDS,
+            ("fuzz", "libFuzzer looks for new inputs, a million times each",
              self.fuzz_all, True),
         ]
         return [p for p in map(parts.Part._make, found) if self.deep or not p.deep]
