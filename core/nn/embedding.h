@@ -33,7 +33,14 @@ namespace sherd {
 // weight into State, LoadState, Clone and plans; in another layout than the
 // weight's, or from a weight that was not sharded, the next Update moves it. A
 // weight that replaces another has its own, or without one, and of the same
-// size, begins with a copy of the other's.
+// size, begins with a copy of the other's. Before its first Update a module has
+// none that a checkpoint could be loaded into, and the load leaves it out
+// (LoadReport::unexpected): give the state one first.
+//
+//     SHERD_ASSIGN_OR_RETURN(StateDict state, State(*words));
+//     SHERD_RETURN_IF_ERROR(state.Set("accumulator", zeros));
+//     SHERD_RETURN_IF_ERROR(LoadCheckpointInto("ckpt", state));
+//     SHERD_RETURN_IF_ERROR(LoadState(*words, state).status());
 
 // A row for each id.
 //
