@@ -130,8 +130,6 @@ class RpcFaultsTest : public testing::DistributedTest {
   static RpcOptions Options(absl::Duration timeout = absl::Seconds(60)) {
     RpcOptions options;
     options.timeout = timeout;
-    // Tensors take the path on which they can be cut in half.
-    options.transports = {"unix"};
     options.heartbeat_interval = absl::Milliseconds(100);
     options.heartbeat_timeout = kPatience;
     return options;
