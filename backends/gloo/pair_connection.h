@@ -15,7 +15,8 @@ namespace sherd::internal {
 // so neither is left to connect by itself.
 
 // A device of Gloo's TCP transport, whose descriptors are close-on-exec. Where
-// devices listen, nobody can reach this one. Throws Gloo's exceptions.
+// devices listen, nobody can reach this one. Throws Gloo's exceptions, and
+// std::runtime_error where its listener cannot be replaced.
 std::shared_ptr<gloo::transport::tcp::Device> MakeGlooDevice(
     const gloo::transport::tcp::attr& attributes);
 

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/file.h"
@@ -45,9 +44,10 @@ class ModuleCheckpointTest : public sherd::testing::PersistentDistributedTest {
   absl::Status Step(const EmbeddingBag& table, SparseRule rule, int step) {
     const Tensor ids =
         Tensor::FromSpan<int64_t>({step % kRows, rank(), 9, 3}, {2, 2}).value();
-    Tensor gradient = Tensor::Ones({2, kColumns}).value();
-    gradient.Fill(static_cast<float>(step + 1) / static_cast<float>(rank() + 3))
-        .IgnoreError();
+    const Tensor gradient =
+        Tensor::Full({2, kColumns}, static_cast<float>(step + 1) /
+                                        static_cast<float>(rank() + 3))
+            .value();
     return Update({{WeightOf(table), {ids}}}, {gradient},
                   {.rule = rule, .learning_rate = 0.1});
   }
