@@ -78,7 +78,9 @@ sherd_code GlooMesh::Connect(const sherd_comm_config_v0& config,
   for (int peer = 0; peer < size_; ++peer) {
     if (peer != rank_ &&
         !ConnectPairOver(sockets.Take(peer), *device_, *context_, peer)) {
-      return Fail(error, SHERD_SYSTEM, peer, "Gloo took no connection to it");
+      return Fail(error, SHERD_SYSTEM, peer,
+                  "Gloo took no connection to it: is this process out of "
+                  "descriptors (ulimit -n), or without /proc?");
     }
   }
   if (WatchConnections()) watcher_ = std::thread([this] { Watch(); });

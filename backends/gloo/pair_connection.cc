@@ -203,7 +203,7 @@ std::shared_ptr<tcp::Device> MakeGlooDevice(const tcp::attr& attributes) {
   const int listener = FindListener(device->listener());
   const GlooSocket silent(eventfd(0, EFD_CLOEXEC));
   if (listener < 0 || !silent.is_open()) {
-    throw std::runtime_error("out of descriptors, or no /proc");
+    throw std::runtime_error("out of descriptors (ulimit -n), or no /proc");
   }
   // The device takes the descriptor out of its epoll before it closes it.
   device->unregisterDescriptor(listener, nullptr);
