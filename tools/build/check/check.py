@@ -51,10 +51,11 @@ def left_out():
 class Check:
     """Runs steps and keeps the tally."""
 
-    def __init__(self, deep):
+    def __init__(self, deep, patterns=()):
         self.deep = deep
         self.tally = results.Tally()
         self.workspace = tree.ROOT
+        self.patterns = patterns or ["//..."]
         self.rules_xml = None
         self.progress = progress.Progress()
 
@@ -119,15 +120,16 @@ class Check:
         return results.read_events(path, self._skip_reasons, left_out())
 
     def build(self, *options):
-        code = self.bazel("build", "--keep_going", *options, "//...")
-        return ["bazel build %s //... ended with %d" % (" ".join(options), code)] if code else []
+        words = [*options, *self.patterns]
+        code = self.bazel("build", "--keep_going", *words)
+        return ["bazel build %s ended with %d" % (" ".join(words), code)] if code else []
 
     def test(self, *options):
         """Runs all tests, of targets that build() has built; returns their Tally."""
         with tempfile.TemporaryDirectory() as folder:
             events = os.path.join(folder, "events.json")
-            code = self.bazel("test", "--keep_going", *TEST_OPTIONS, *options, "//...",
-                              events=events)
+            code = self.bazel("test", "--keep_going", *TEST_OPTIONS, *options,
+                              *self.patterns, events=events)
             tally = self.read_events(events) if os.path.exists(events) else results.Tally()
         if code not in (0, 4) and not tally.failures:  # 4: there are no tests.
             tally.fail("bazel test", "ended with %d" % code)
@@ -351,7 +353,7 @@ class Check:
         self.step("tags of GPU tests", self.gpu_tests)
 
     def tests(self):
-        self.step("bazel build //...", self.build)
+        self.step("bazel build " + " ".join(self.patterns), self.build)
         self.count(self.test())
 
     def slow_tests(self):
@@ -432,8 +434,12 @@ def main():
     parser.add_argument("--part", action="append", metavar="NAME", help="runs this one only")
     parser.add_argument("--again", action="store_true",
                         help="runs parts, too, that passed on this tree")
+    parser.add_argument("patterns", nargs="*", metavar="//PACKAGE/...",
+                        help="builds and tests these targets, and checks nothing else")
     arguments = parser.parse_args()
-    check = Check(arguments.deep)
+    if arguments.patterns and (arguments.deep or arguments.part or arguments.parts):
+        parser.error("//PACKAGE/... is a check of its own: there are no other options with it")
+    check = Check(arguments.deep, arguments.patterns)
     memory = parts.Memory() if arguments.deep else None
     if memory and arguments.again:
         memory.forget(arguments.part)
@@ -447,6 +453,8 @@ def main():
         for part in there:
             say(parts.describe(part, memory))
         return 0
+    if arguments.patterns:
+        arguments.part = ["tests"]
     chosen = [p for p in there if not arguments.part or p.name in arguments.part]
     lines = [check.run_part(part, memory) for part in chosen]
     say("")
