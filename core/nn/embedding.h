@@ -33,14 +33,14 @@ namespace sherd {
 // weight into State, LoadState, Clone and plans; in another layout than the
 // weight's, or from a weight that was not sharded, the next Update moves it. A
 // weight that replaces another has its own, or without one, and of the same
-// size, begins with a copy of the other's. Before its first Update a module has
-// none that a checkpoint could be loaded into, and the load leaves it out
-// (LoadReport::unexpected): give the state one first.
+// size, begins with a copy of the other's. A checkpoint is loaded into what is
+// there, and leaves the rest out (LoadReport::unexpected): a model that has
+// taken no step yet makes its accumulators first.
 //
-//     SHERD_ASSIGN_OR_RETURN(StateDict state, State(*words));
-//     SHERD_RETURN_IF_ERROR(state.Set("accumulator", zeros));
+//     SHERD_RETURN_IF_ERROR(
+//         MakeAccumulators(*model, SparseRule::kRowWiseAdagrad));
+//     SHERD_ASSIGN_OR_RETURN(StateDict state, State(*model));
 //     SHERD_RETURN_IF_ERROR(LoadCheckpointInto("ckpt", state));
-//     SHERD_RETURN_IF_ERROR(LoadState(*words, state).status());
 
 // A row for each id.
 //
@@ -170,6 +170,18 @@ class EmbeddingBagCollection : public Module {
  private:
   std::shared_ptr<ModuleDict> embedding_bags_;
 };
+
+// MakeAccumulator for the weight of each Embedding and EmbeddingBag in the tree
+// of `root`, also of those in classes derived from them.
+//
+// Not collective; on all ranks alike.
+//
+// Errors. Begin with the path of the weight. Those before it may have an
+// accumulator now; the values are as before.
+//   kInvalidArgument  The tree is not valid: see module_tree.h; or a weight is
+//                     neither a Tensor nor a ShardedTensor.
+//   other             Of MakeAccumulator.
+absl::Status MakeAccumulators(Module& root, SparseRule rule);
 
 }  // namespace sherd
 

@@ -148,6 +148,24 @@ Value GetAccumulator(const EmbeddingTable& table);
 // Threads. Safe, but not during an Update of the table.
 void SetAccumulator(const EmbeddingTable& table, Value accumulator);
 
+// Gives a table that has none the accumulator with which the first Update by
+// this rule would begin, so that there is something to load a saved one into.
+// Does nothing where the table has one for the rule (after Reshard perhaps that
+// of another handle, which the next Update copies) or no elements, and for
+// kSgd.
+//
+// Not collective; on all ranks alike.
+//
+// Errors. The table has what it had.
+//   kInvalidArgument     As Update, of the table and its accumulator.
+//   kFailedPrecondition  As Update, of the accumulator; the table was not
+//                        created or is on meta.
+//   kUnimplemented       The table is on a device.
+//   kResourceExhausted   There is no memory.
+//
+// Threads. As SetAccumulator.
+absl::Status MakeAccumulator(const EmbeddingTable& table, SparseRule rule);
+
 struct SgdOptions {
   double learning_rate = 1e-3;
   double weight_decay = 0;

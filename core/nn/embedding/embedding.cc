@@ -1,6 +1,7 @@
 #include "sherd/core/nn/embedding.h"
 
 #include <array>
+#include <string>
 #include <typeinfo>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,7 @@
 #include "sherd/core/comm/collective/operation_label.h"
 #include "sherd/core/nn/tree/group_agreement.h"
 #include "sherd/core/nn/tree/module_access.h"
+#include "sherd/core/nn/tree/module_contents.h"
 #include "sherd/core/nn/tree/value_identity.h"
 #include "sherd/core/nn/update.h"
 #include "sherd/core/nn/update/accumulators.h"
@@ -49,6 +51,15 @@ absl::StatusOr<EmbeddingTable> TableOf(const Value& weight,
   return absl::InvalidArgumentError(
       absl::StrCat("Expected ", name, ".weight to be a Tensor, but found ",
                    Name(weight.kind())));
+}
+
+// Null for a module without a table of its own.
+const Value* WeightOf(const Module& module) {
+  if (const auto* const words = dynamic_cast<const Embedding*>(&module)) {
+    return &words->weight();
+  }
+  const auto* const bag = dynamic_cast<const EmbeddingBag*>(&module);
+  return bag == nullptr ? nullptr : &bag->weight();
 }
 
 // Visits the weight, and its accumulator, which it has in any memory.
@@ -322,6 +333,22 @@ absl::Status EmbeddingBagCollection::Update(absl::Span<const Value> inputs,
   internal::GroupAgreement groups;
   groups.AddMembers(*this);
   return groups.Agree("update", std::move(status));
+}
+
+absl::Status MakeAccumulators(Module& root, SparseRule rule) {
+  return internal::ForEachModule(
+      root,
+      [rule](const std::string& prefix, Module& module,
+             const internal::ModuleContents& /*contents*/) -> absl::Status {
+        const Value* const weight = WeightOf(module);
+        if (weight == nullptr) return absl::OkStatus();
+        const auto make = [&]() -> absl::Status {
+          SHERD_ASSIGN_OR_RETURN(const EmbeddingTable table,
+                                 TableOf(*weight, module.type_name()));
+          return MakeAccumulator(table, rule);
+        };
+        return Annotate(make(), Quoted(prefix + "weight"));
+      });
 }
 
 }  // namespace sherd

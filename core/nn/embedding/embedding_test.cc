@@ -588,5 +588,24 @@ TEST(EmbeddingTest, AccumulatorsGoWithClonesAndIntoPlans) {
   });
 }
 
+TEST(EmbeddingTest, MakeAccumulatorsGivesEachTableOfATreeItsOwn) {
+  RunLocalRanks(kRanks, [](ProcessGroup&) {
+    const auto tables = Collection();
+    ASSERT_THAT(Shard(*tables), IsOk());
+    EXPECT_EQ(State(*tables)->Flatten().size(), size_t{kTables});
+    ASSERT_THAT(MakeAccumulators(*tables, SparseRule::kAdagrad), IsOk());
+    EXPECT_EQ(State(*tables)->Flatten().size(), size_t{2 * kTables});
+    EXPECT_THAT(MakeAccumulators(*tables, SparseRule::kRowWiseAdagrad),
+                StatusIs(kInvalid,
+                         "\"embedding_bags.t0.weight\": the "
+                         "accumulator of a table for this rule"));
+  });
+  Embedding words{Value()};
+  EXPECT_THAT(MakeAccumulators(words, SparseRule::kAdagrad),
+              StatusIs(kInvalid,
+                       "\"weight\": Expected Embedding.weight to be "
+                       "a Tensor, but found none"));
+}
+
 }  // namespace
 }  // namespace sherd

@@ -224,9 +224,13 @@ absl::StatusOr<ShardedTensor> ZerosForRows(const ShardedTensor& table,
   return ShardedTensor::WithoutGroup(std::move(shards), metadata, spec);
 }
 
-absl::StatusOr<Value> MakeAccumulator(const EmbeddingTable& table,
-                                      const PlannedTable& planned,
-                                      SparseRule rule) {
+bool HasAccumulator(const PlannedTable& planned, SparseRule rule) {
+  return rule != SparseRule::kSgd && planned.rows > 0 && planned.columns > 0;
+}
+
+absl::StatusOr<Value> NewAccumulator(const EmbeddingTable& table,
+                                     const PlannedTable& planned,
+                                     SparseRule rule) {
   const DType dtype = AccumulatorOf(planned.dtype);
   if (planned.plain) {
     return Tensor::Zeros({planned.rows, ColumnsOf(planned, rule)},
@@ -280,9 +284,7 @@ absl::Status CheckAccumulator(const Value& accumulator,
 absl::StatusOr<PreparedAccumulator> PrepareAccumulator(
     const EmbeddingTable& table, const PlannedTable& planned, SparseRule rule) {
   PreparedAccumulator result;
-  if (rule == SparseRule::kSgd || planned.rows == 0 || planned.columns == 0) {
-    return result;
-  }
+  if (!HasAccumulator(planned, rule)) return result;
   auto [found, inherited] = AccumulatorRegistry::Get().Find(table);
   if (!found.is_none()) {
     SHERD_RETURN_IF_ERROR(CheckAccumulator(found, table, planned, rule));
@@ -298,7 +300,7 @@ absl::StatusOr<PreparedAccumulator> PrepareAccumulator(
     }
   }
   result.is_new = true;
-  SHERD_ASSIGN_OR_RETURN(result.value, MakeAccumulator(table, planned, rule));
+  SHERD_ASSIGN_OR_RETURN(result.value, NewAccumulator(table, planned, rule));
   if (const auto* const sharded = found.get_if<ShardedTensor>()) {
     result.moves_from = *sharded;
   } else if (const auto* const whole = found.get_if<Tensor>()) {
@@ -366,6 +368,32 @@ Value GetAccumulator(const EmbeddingTable& table) {
 
 void SetAccumulator(const EmbeddingTable& table, Value accumulator) {
   internal::AccumulatorRegistry::Get().Set(table, std::move(accumulator));
+}
+
+absl::Status MakeAccumulator(const EmbeddingTable& table, SparseRule rule) {
+  SHERD_RETURN_IF_ERROR(internal::CheckUpdateOptions({.rule = rule}));
+  if (rule == SparseRule::kSgd) return absl::OkStatus();
+  const auto* const sharded = std::get_if<ShardedTensor>(&table);
+  const ProcessGroup* const group = sharded != nullptr && sharded->defined()
+                                        ? sharded->group().get()
+                                        : nullptr;
+  internal::PlannedTable planned;
+  SHERD_RETURN_IF_ERROR(
+      planned.Set(table, group == nullptr ? 0 : group->rank()));
+  if (!planned.device.is_cpu()) {
+    return absl::UnimplementedError(
+        absl::StrCat("the table is on ", planned.device.ToString(),
+                     ", expected it in host memory: see To"));
+  }
+  if (!internal::HasAccumulator(planned, rule)) return absl::OkStatus();
+  const Value found = GetAccumulator(table);
+  if (!found.is_none()) {
+    return internal::CheckAccumulator(found, table, planned, rule);
+  }
+  SHERD_ASSIGN_OR_RETURN(Value made,
+                         internal::NewAccumulator(table, planned, rule));
+  SetAccumulator(table, std::move(made));
+  return absl::OkStatus();
 }
 
 }  // namespace sherd

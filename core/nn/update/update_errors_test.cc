@@ -507,5 +507,38 @@ TEST(UpdateErrorsTest, ARankThatStaysAwayIsNamed) {
   }
 }
 
+TEST(UpdateErrorsTest, MakeAccumulatorRefusesWhatUpdateWould) {
+  const Tensor whole = Whole();
+  SetAccumulator(whole, Tensor::Ones({10, 1}).value());
+  const struct {
+    EmbeddingTable table;
+    SparseRule rule;
+    absl::StatusCode code;
+    const char* phrase;
+  } cases[] = {
+      {whole, SparseRule::kAdagrad, kInvalid,
+       "for this rule needs to be of float32 and size [10, 4]"},
+      {Whole(), static_cast<SparseRule>(3), kInvalid,
+       "expected a rule of SparseRule, got 3"},
+      {Tensor::Ones({10}).value(), SparseRule::kAdagrad, kInvalid,
+       "Weight needs to have exactly 2 dims"},
+      {Tensor(), SparseRule::kAdagrad, kState, "the table was not created"},
+      {ShardedTensor(), SparseRule::kAdagrad, kState,
+       "the table was not created"},
+      {Tensor::Empty({10, 4}, {.device = DeviceType::kMeta}).value(),
+       SparseRule::kAdagrad, kState, "the table is on meta"},
+  };
+  for (const auto& c : cases) {
+    EXPECT_THAT(MakeAccumulator(c.table, c.rule), StatusIs(c.code, c.phrase));
+  }
+  EXPECT_THAT(GetAccumulator(whole).Get<Tensor>().value(),
+              TensorBitwiseEq(Tensor::Ones({10, 1}).value()));
+  const Tensor no_memory = Whole();
+  const FailAllocationAt fault;
+  EXPECT_THAT(MakeAccumulator(no_memory, SparseRule::kAdagrad),
+              StatusIs(absl::StatusCode::kResourceExhausted, ""));
+  EXPECT_TRUE(GetAccumulator(no_memory).is_none());
+}
+
 }  // namespace
 }  // namespace sherd

@@ -10,9 +10,12 @@
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/nn/lookup.h"
 #include "sherd/core/nn/update/update_cases.h"
+#include "sherd/core/nn/value.h"
 #include "sherd/core/sharding/placement.h"
+#include "sherd/core/sharding/shard.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/storage.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/local_ranks.h"
@@ -130,6 +133,56 @@ TEST(UpdateTest, AnAccumulatorGoesWhereReshardMovesItsTable) {
       EXPECT_TRUE(GetAccumulator(moved.Clone().value()).is_none());
       EXPECT_TRUE(GetAccumulator(moved.Resharded(columns).value()).is_none());
     }
+  });
+}
+
+// The memory of an accumulator on this rank.
+std::vector<std::shared_ptr<Storage>> MemoryOf(const Value& accumulator) {
+  if (const auto* const tensor = accumulator.get_if<Tensor>()) {
+    return {tensor->storage()};
+  }
+  std::vector<std::shared_ptr<Storage>> result;
+  for (const Shard& shard :
+       accumulator.get_if<ShardedTensor>()->local_shards()) {
+    if (shard.tensor.numel() > 0) result.push_back(shard.tensor.storage());
+  }
+  return result;
+}
+
+TEST(UpdateTest, AnAccumulatorThatWasMadeIsThatOfTheFirstUpdate) {
+  RunLocalRanks(2, [](ProcessGroup&) {
+    const Tensor ids = Tensor::FromSpan<int64_t>({3, 1}, {2, 1}).value();
+    for (const SparseRule rule :
+         {SparseRule::kSgd, SparseRule::kAdagrad, SparseRule::kRowWiseAdagrad})
+      for (const DType dtype : {kFloat64, kFloat32, kBFloat16})
+        for (const int dim : {-1, 0, 1}) {
+          const auto make = [&]() -> EmbeddingTable {
+            if (dim < 0) return Tensor::Ones({4, 2}, {.dtype = dtype}).value();
+            return ShardedTensor::Ones(
+                       ChunkShardingSpec::Create(dim, PlacementsOnRanks(2))
+                           .value(),
+                       {4, 2}, {.dtype = dtype})
+                .value();
+          };
+          const EmbeddingTable table = make();
+          const EmbeddingTable other = make();
+          ASSERT_THAT(MakeAccumulator(table, rule), IsOk());
+          const Value made = GetAccumulator(table);
+          ASSERT_EQ(made.is_none(), rule == SparseRule::kSgd);
+          for (const EmbeddingTable& trained : {table, other}) {
+            const Tensor gradient =
+                Tensor::Ones({2, 2}, {.dtype = dtype}).value();
+            ASSERT_THAT(Update({{trained, {ids}}}, {gradient}, {.rule = rule}),
+                        IsOk());
+          }
+          if (made.is_none()) continue;
+          const Value used = GetAccumulator(table);
+          EXPECT_EQ(MemoryOf(used), MemoryOf(made));
+          EXPECT_EQ(used.ToString(), GetAccumulator(other).ToString());
+          // Again it stays, and so do its values.
+          ASSERT_THAT(MakeAccumulator(table, rule), IsOk());
+          EXPECT_EQ(MemoryOf(GetAccumulator(table)), MemoryOf(made));
+        }
   });
 }
 
