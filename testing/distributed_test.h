@@ -55,6 +55,13 @@ class DistributedTest : public DistributedFixture {
   // barrier is left out.
   void ExpectRankDies(int rank, int signal);
 
+  // Announces that a StopRankAt will stop `rank`, which then neither ends nor
+  // goes on. Called on all ranks, which are on one host; the others call
+  // EndFrozenRank once they have seen what they expect of it, and one of them
+  // ends its process by SIGKILL, when all of them have.
+  void ExpectRankFreezes(int rank);
+  void EndFrozenRank(int rank);
+
   void RunDistributed(const internal::TestPlan& plan,
                       const internal::FixtureFactory& make) override;
 

@@ -53,12 +53,12 @@ class CheckpointKillTest : public DistributedSaveFixture {
   void FreezeWhileSaving(int victim, const std::string& operation,
                          int64_t nth) {
     SaveFirst();
-    ExpectFrozen(victim);
+    ExpectRankFreezes(victim);
     const StopRankAt stop("file/" + operation, victim, {.nth = nth});
     ExpectSaveFails(victim, absl::StatusCode::kDeadlineExceeded,
                     {.timeout = kPatience});
     EXPECT_EQ(SeedOnDisk(), 1);
-    EndFrozen(victim);
+    EndFrozenRank(victim);
   }
 
   void DieWhileLoading(int victim, const std::string& operation, int64_t nth,
@@ -73,11 +73,11 @@ class CheckpointKillTest : public DistributedSaveFixture {
   void FreezeWhileLoading(int victim, const std::string& operation, int64_t nth,
                           int64_t min_read_bytes) {
     SaveFirst();
-    ExpectFrozen(victim);
+    ExpectRankFreezes(victim);
     const StopRankAt stop("file/" + operation, victim, {.nth = nth});
     ExpectLoadFails(victim, absl::StatusCode::kDeadlineExceeded,
                     {.min_read_bytes = min_read_bytes, .timeout = kPatience});
-    EndFrozen(victim);
+    EndFrozenRank(victim);
   }
 
  private:

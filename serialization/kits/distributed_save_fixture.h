@@ -1,18 +1,11 @@
 #ifndef SHERD_SERIALIZATION_KITS_DISTRIBUTED_SAVE_FIXTURE_H_
 #define SHERD_SERIALIZATION_KITS_DISTRIBUTED_SAVE_FIXTURE_H_
 
-#include <signal.h>
-#include <unistd.h>
-
 #include <string>
 #include <utility>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sherd/core/base/deadline.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
@@ -58,27 +51,6 @@ class DistributedSaveFixture : public testing::DistributedTest {
       if (CountWrong(*tensor, {0, 0}, kSize, seed) == 0) return seed;
     }
     return 0;
-  }
-
-  // `victim` will be stopped by a StopRankAt. All ranks call this before, and
-  // EndFrozen once they have seen it named: a frozen rank ends no test.
-  void ExpectFrozen(int victim) {
-    ExpectRankDies(victim, SIGKILL);
-    SkipFinalBarrier();
-    if (rank() == victim) {
-      EXPECT_THAT(store().Set("frozen", absl::StrCat(getpid())),
-                  testing::IsOk());
-    }
-  }
-
-  void EndFrozen(int victim) {
-    ASSERT_THAT(WaitForRanks("named", world_size() - 1), testing::IsOk());
-    if (rank() != (victim == 0 ? 1 : 0)) return;
-    const auto pid = store().Get("frozen", Deadline::After(absl::Minutes(1)));
-    ASSERT_THAT(pid, testing::IsOk());
-    int number = 0;
-    ASSERT_TRUE(absl::SimpleAtoi(*pid, &number));
-    kill(number, SIGKILL);
   }
 
   const testing::LeaveOutSyncs no_syncs_;

@@ -1,13 +1,15 @@
-// A rank that is killed in a lookup or an update: every other one names it, and
-// so does the next call.
+// A rank that is killed or stopped in a lookup or an update: every other one
+// names it, and so does the next call.
 
 #include <csignal>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/error_info.h"
@@ -27,6 +29,7 @@ namespace {
 using ::sherd::testing::IsOk;
 using ::sherd::testing::KillRankAt;
 using ::sherd::testing::StatusIs;
+using ::sherd::testing::StopRankAt;
 using ::testing::StartsWith;
 
 constexpr int kVictim = 2;
@@ -63,12 +66,17 @@ class LostRankTest : public sherd::testing::DistributedTest,
     const std::vector<TableLookUp> lookups = {{by_rows_, {ids}},
                                               {by_columns_, {ids}}};
     if (!GetParam().updates) {
-      return LookUp(lookups, {.direct = GetParam().direct}).status();
+      return LookUp(lookups,
+                    {.timeout = patience_, .direct = GetParam().direct})
+          .status();
     }
     return Update(lookups,
                   {Tensor::Ones({2, 4}).value(), Tensor::Ones({2, 8}).value()},
-                  {.direct = GetParam().direct});
+                  {.timeout = patience_, .direct = GetParam().direct});
   }
+
+  // Of a call; unset, that of the group.
+  std::optional<absl::Duration> patience_;
 
  private:
   ShardedTensor by_rows_;
@@ -88,6 +96,21 @@ SHERD_DIST_TEST_P(LostRankTest, IsNamed) {
   const absl::Status next = Call();
   EXPECT_FALSE(next.ok());
   EXPECT_EQ(FailedRank(next), kVictim) << next;
+}
+
+SHERD_DIST_TEST_P(LostRankTest, IsNamedWhereItIsFrozen) {
+  CallFirst();
+  ExpectRankFreezes(kVictim);
+  patience_ = absl::Seconds(2);
+  const StopRankAt stop(GetParam().point, kVictim, {.nth = GetParam().nth});
+  const absl::Status status = Call();
+  EXPECT_NE(rank(), kVictim) << "went on";
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_EQ(FailedRank(status), kVictim) << status;
+  const absl::Status next = Call();
+  EXPECT_FALSE(next.ok());
+  EXPECT_EQ(FailedRank(next), kVictim) << next;
+  EndFrozenRank(kVictim);
 }
 
 INSTANTIATE_TEST_SUITE_P(

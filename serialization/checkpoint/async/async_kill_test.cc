@@ -83,11 +83,11 @@ SHERD_DIST_TEST_F(AsyncKillTest, RankZeroDiesBeforeTheSwitch) {
 SHERD_DIST_TEST_F(AsyncKillTest, IsFrozenInTheMiddleOfItsFile) {
   constexpr int kVictim = 1;
   SaveFirst();
-  ExpectFrozen(kVictim);
+  ExpectRankFreezes(kVictim);
   const StopRankAt stop("file/write", kVictim, {.nth = 2});
   ExpectNamed(kVictim, absl::StatusCode::kDeadlineExceeded,
               {.save = {.timeout = absl::Seconds(2)}});
-  EndFrozen(kVictim);
+  EndFrozenRank(kVictim);
 }
 
 }  // namespace
