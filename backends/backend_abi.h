@@ -69,7 +69,8 @@ enum {
   SHERD_NUM_OPERATIONS = 12
 };
 
-/* Types of elements. */
+/* Types of elements. Those from SHERD_NUM_DTYPES on only move: they are given
+ * with SHERD_OP_TYPED, and never to reductions. */
 enum {
   SHERD_BOOL = 0, /* one byte, 0 or 1 */
   SHERD_UINT8 = 1,
@@ -88,7 +89,11 @@ enum {
   SHERD_FLOAT64 = 14,
   SHERD_COMPLEX64 = 15, /* two floats */
   SHERD_COMPLEX128 = 16,
-  SHERD_NUM_DTYPES = 17
+  SHERD_NUM_DTYPES = 17,
+  SHERD_FLOAT8_E4M3FNUZ = 17,
+  SHERD_FLOAT8_E5M2FNUZ = 18,
+  SHERD_FLOAT8_E8M0 = 19,
+  SHERD_COMPLEX32 = 20 /* two of float16 */
 };
 
 /* Reductions. */

@@ -169,6 +169,7 @@ constexpr uint64_t ElementSize(int32_t dtype) {
     case SHERD_UINT32:
     case SHERD_INT32:
     case SHERD_FLOAT32:
+    case SHERD_COMPLEX32:
       return 4;
     case SHERD_UINT64:
     case SHERD_INT64:

@@ -149,7 +149,8 @@ absl::StatusOr<bool> CheckpointExists(const std::string& path,
 //                        not UTF-8, too long or "sherd.crc32c", or that of
 //                        the values of a state (see FORMAT.md), which the
 //                        tensor is not; a tensor belongs to another group, or
-//                        is of complex128 and has kMaxRank dimensions.
+//                        is of complex128 or complex32 and has kMaxRank
+//                        dimensions.
 //   kFailedPrecondition  A tensor is not initialised or has no data; or the
 //                        checkpoint that is there has the last save id of all,
 //                        which no save can exceed.
@@ -271,7 +272,7 @@ struct LoadOptions {
   bool strict = true;
   // True: a destination may have another dtype than the tensor that was saved;
   // its values are converted as by Tensor::To, also where that loses some of
-  // them. The same on all ranks.
+  // them; carried dtypes (IsCarried) are not converted. The same on all ranks.
   bool convert = false;
   // Of the rules that a destination's name fits, the first counts. The same on
   // all ranks.

@@ -88,7 +88,7 @@ TEST_F(CudaTensorsTest, WithoutAnIndexIsTheCurrentDeviceAndStaysIt) {
 }
 
 TEST_F(CudaTensorsTest, FillsEveryDType) {
-  for (int d = 0; d < kNumDTypes; ++d) {
+  for (int d = 0; d < kNumComputedDTypes; ++d) {
     const DType dtype = static_cast<DType>(d);
     for (const int64_t count : {1, 33, 4099}) {
       Tensor expected = Tensor::Ones({count, 3}, {.dtype = dtype}).value();

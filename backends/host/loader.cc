@@ -344,7 +344,8 @@ class PluginBackend final : public Backend {
     info_.compares_calls = has(SHERD_COMPARES_CALLS);
     info_.native.operations =
         plugin.operations & ((uint64_t{1} << kNumCollectiveOps) - 1);
-    std::copy_n(plugin.reductions, kNumDTypes, info_.native.reductions.begin());
+    std::copy_n(plugin.reductions, kNumComputedDTypes,
+                info_.native.reductions.begin());
     if (plugin.library_version != nullptr) {
       const char* version = nullptr;
       GuardedQuietly([&] { version = plugin.library_version(); });

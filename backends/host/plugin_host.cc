@@ -20,7 +20,8 @@ namespace {
 // Both sides of the ABI have the same values.
 static_assert(static_cast<int>(DType::kFloat16) == SHERD_FLOAT16);
 static_assert(static_cast<int>(DType::kComplex128) == SHERD_COMPLEX128);
-static_assert(kNumDTypes == SHERD_NUM_DTYPES);
+static_assert(kNumComputedDTypes == SHERD_NUM_DTYPES);
+static_assert(static_cast<int>(DType::kComplex32) == SHERD_COMPLEX32);
 static_assert(static_cast<int>(ReduceOp::kSum) == SHERD_SUM);
 static_assert(static_cast<int>(ReduceOp::kBxor) == SHERD_BXOR);
 static_assert(kNumReduceOps == SHERD_NUM_REDUCTIONS);

@@ -372,6 +372,7 @@ class ProcessGroup : public internal::TypedCollectives<ProcessGroup> {
   // Cost. Each rank receives about 2 n bytes.
   //
   //   kInvalidArgument  dtype has no such reduction.
+  //   kUnimplemented    dtype is carried.
   absl::Status AllReduce(ConstBytes send, MutableBytes recv, DType dtype,
                          ReduceOp op, const CollectiveOptions& options = {});
   Work AllReduceAsync(ConstBytes send, MutableBytes recv, DType dtype,

@@ -31,8 +31,10 @@ std::ostream& operator<<(std::ostream& out, ReduceOp op);
 //   integers  x     x      x    x   x    x    x   x
 //   floats    x     x      x    x   x
 //   complex   x     x      x
+//   carried
 //
-// Errors. Returns kInvalidArgument with both names and the reason.
+// Errors. Returns kInvalidArgument with both names and the reason, or for a
+// carried dtype kUnimplemented.
 absl::Status CheckReduction(ReduceOp op, DType dtype);
 
 // Reduces several arrays into one, element by element:

@@ -61,6 +61,7 @@ class PartialTensor {
   // `group` is the default group.
   //   kInvalidArgument     `op` is not defined for the dtype (CheckReduction),
   //                        or `local` is undefined.
+  //   kUnimplemented       The dtype is carried.
   //   kFailedPrecondition  `local` has no data; there is no default group, or
   //                        this rank is not in the group.
   static absl::StatusOr<PartialTensor> Create(

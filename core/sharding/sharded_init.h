@@ -25,7 +25,8 @@ namespace sherd {
 //                        read-only.
 //   kInvalidArgument     Parameters are out of range; see FillUniform and
 //                        FillNormal. Shards share memory.
-//   kUnimplemented       Random numbers of an integer dtype or bool.
+//   kUnimplemented       Random numbers of an integer dtype or bool; the dtype
+//                        is carried, and the value not 0.
 
 // Uniform in [low, high).
 absl::Status InitUniform(ShardedTensor& tensor, double low = 0, double high = 1,

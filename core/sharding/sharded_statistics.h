@@ -23,6 +23,7 @@ namespace sherd {
 //                        are missing here.
 //   kInvalidArgument     The dtype has no such number; ranks pass different
 //                        tensors or arguments.
+//   kUnimplemented       The dtype is carried.
 //
 // Cost. Each rank reads its shards once (see ExactSum for the speed); one round
 // of agreement, and for sums an all_reduce of about 600 bytes. Shards on a

@@ -366,9 +366,14 @@ class ShardedTensor {
   //   kUnimplemented  "Only single local shard is supported."
   absl::StatusOr<Tensor> local_tensor() const;
 
-  // Sets every element of the local shards. Not collective.
+  // Sets every element of the local shards. Not collective; a value that the
+  // dtype cannot hold is refused on every rank, also without shards.
   template <typename T>
   absl::Status Fill(T value) {
+    if (!defined()) return absl::OkStatus();
+    absl::StatusOr<Tensor> none = Tensor::Empty({0}, {.dtype = dtype()});
+    if (!none.ok()) return none.status();
+    if (absl::Status status = none->Fill(value); !status.ok()) return status;
     for (const Shard& shard : local_shards()) {
       if (shard.tensor.device().is_meta()) continue;
       Tensor tensor = shard.tensor;
@@ -492,7 +497,8 @@ class ShardedTensor {
   //                        different types of devices, dtypes or groups.
   //   kFailedPrecondition  The device was made from malformed text.
   //   kUnimplemented       "Cannot copy out of meta tensor; no data!"; or that
-  //                        device has no driver.
+  //                        device has no driver; or one of two different dtypes
+  //                        is carried.
   //   kOutOfRange          The device does not exist.
   //   kResourceExhausted   No memory.
   // Dtypes are converted in host memory.

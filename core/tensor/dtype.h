@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "sherd/core/base/cxx_standard.h"
@@ -36,9 +37,16 @@ enum class DType : int32_t {
   kFloat64 = 14,
   kComplex64 = 15,
   kComplex128 = 16,
+  // Carried: see IsCarried.
+  kFloat8E4M3FNUZ = 17,
+  kFloat8E5M2FNUZ = 18,
+  kFloat8E8M0 = 19,
+  kComplex32 = 20,
 };
 
-inline constexpr int kNumDTypes = 17;
+inline constexpr int kNumDTypes = 21;
+// Those that Sherd computes with have the first numbers.
+inline constexpr int kNumComputedDTypes = 17;
 
 inline constexpr DType kBool = DType::kBool;
 inline constexpr DType kUInt8 = DType::kUInt8;
@@ -57,12 +65,33 @@ inline constexpr DType kFloat32 = DType::kFloat32;
 inline constexpr DType kFloat64 = DType::kFloat64;
 inline constexpr DType kComplex64 = DType::kComplex64;
 inline constexpr DType kComplex128 = DType::kComplex128;
+inline constexpr DType kFloat8E4M3FNUZ = DType::kFloat8E4M3FNUZ;
+inline constexpr DType kFloat8E5M2FNUZ = DType::kFloat8E5M2FNUZ;
+inline constexpr DType kFloat8E8M0 = DType::kFloat8E8M0;
+inline constexpr DType kComplex32 = DType::kComplex32;
 
 // Whether `value` is the number of a DType. Check numbers from files and peers
 // with it before casting; every function below expects a valid DType.
 constexpr bool IsValid(int32_t value) {
   return value >= 0 && value < kNumDTypes;
 }
+
+// Whether elements are carried and not computed with: the 8-bit floats of other
+// accelerators, scales of block formats, and complex numbers of float16. Their
+// tensors are created, viewed, copied, moved between layouts, ranks and
+// devices, compared bit by bit, saved and loaded like others. But they have no
+// C++ type, and no number becomes such an element or is made of one, except 0,
+// whose bits are 0 (of float8_e8m0fnu, which has no 0, that is 2^-127). A
+// carried dtype is of none of the kinds below.
+constexpr bool IsCarried(DType dtype) {
+  return static_cast<int32_t>(dtype) >= kNumComputedDTypes;
+}
+
+// What a function that computes with elements returns for those that are
+// carried.
+//   kUnimplemented  "float8_e8m0fnu is carried, not computed with; its bits are
+//                   those of an integer: see ViewAs".
+absl::Status CheckComputed(DType dtype);
 
 // Bytes per element: 1, 2, 4, 8 or 16.
 size_t SizeOf(DType dtype);
@@ -72,7 +101,7 @@ size_t SizeOf(DType dtype);
 size_t AlignmentOf(DType dtype);
 
 // "bool", "uint8", "float8_e4m3fn", "float8_e5m2", "bfloat16", "float32",
-// "complex64", …: the names that NumPy and ml_dtypes use.
+// "complex64", …: the names that NumPy, ml_dtypes and PyTorch use.
 absl::string_view Name(DType dtype);
 
 // The inverse of Name; exact spelling.
@@ -81,7 +110,7 @@ absl::StatusOr<DType> ParseDType(absl::string_view name);
 
 bool IsFloatingPoint(DType dtype);  // The 8-, 16-, 32- and 64-bit floats.
 bool IsComplex(DType dtype);
-bool IsInteger(DType dtype);  // Neither bool nor floating-point nor complex.
+bool IsInteger(DType dtype);  // Of 8 to 64 bits; bool is none.
 bool IsSigned(DType dtype);   // Signed integers, floats and complex numbers.
 
 std::ostream& operator<<(std::ostream& out, DType dtype);
@@ -136,7 +165,8 @@ constexpr DType DTypeOf() {
 }
 
 // Calls `visitor(std::type_identity<T>())`, where T is the C++ type of `dtype`,
-// and returns its result, which must have one type for all T:
+// which is not carried, and returns its result, which must have one type for
+// all T:
 //
 //     DispatchDType(tensor.dtype(), [&](auto tag) {
 //       using T = typename decltype(tag)::type;
@@ -179,6 +209,11 @@ decltype(auto) DispatchDType(DType dtype, Visitor&& visitor) {
       return visitor(std::type_identity<std::complex<float>>());
     case kComplex128:
       return visitor(std::type_identity<std::complex<double>>());
+    case kFloat8E4M3FNUZ:
+    case kFloat8E5M2FNUZ:
+    case kFloat8E8M0:
+    case kComplex32:
+      break;
   }
   SHERD_CHECK(false) << "DType number " << static_cast<int32_t>(dtype);
   __builtin_unreachable();

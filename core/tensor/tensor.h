@@ -252,6 +252,7 @@ class Tensor {
   // it is not zero. Integer to integer: modulo 2^n. Floating-point to integer:
   // toward zero, limited to the range, NaN gives 0. Complex to real: the real
   // part. Real to complex: imaginary part 0.
+  //   kUnimplemented  One of two different dtypes is carried: see IsCarried.
   absl::StatusOr<Tensor> To(DType dtype) const;
 
   // Writing.
@@ -268,6 +269,7 @@ class Tensor {
   //                     fraction is dropped, but not a range exceeded), a
   //                     finite number overflows a floating-point dtype, or a
   //                     complex number with an imaginary part meets a real one.
+  //   kUnimplemented    The dtype is carried, and the value is not 0.
   template <typename T>
   absl::Status Fill(T value) {
     return FillFrom(&value, internal::ValueDType<T>());
@@ -279,7 +281,8 @@ class Tensor {
   // the CPU are copied to the CPU, so this is for tests.
 
   // Every element equals its counterpart as a number: NaN equals nothing, 0
-  // equals -0.
+  // equals -0. Elements of a carried dtype are compared by their bits, here and
+  // in AllClose.
   bool Equal(const Tensor& other) const;
   // Every element has the bits of its counterpart.
   bool BitwiseEqual(const Tensor& other) const;

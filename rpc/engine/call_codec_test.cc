@@ -226,7 +226,7 @@ TEST(CallCodecTest, MalformedOrOversizedMessagesAreRefused) {
       {"of no known kind", 0, [](auto&) {}},
       {"call 0", 0, [](auto& call) { call.mutable_request(); }},
       {"0 bytes", 0, [](auto& call) { call.mutable_request()->set_call(1); }},
-      {"dtype 17", 4, [&](auto& call) { tensor(call, 17, {4}); }},
+      {"dtype 21", 4, [&](auto& call) { tensor(call, 21, {4}); }},
       {"rank 1", 0, [&](auto& call) { tensor(call, 255, {4}); }},
       {"more than 17179869184 bytes", kHuge,
        [&](auto& call) { tensor(call, 1, {kHuge}); }},

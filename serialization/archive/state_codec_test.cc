@@ -175,9 +175,9 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"an unknown dtype",
                [](M& m) {
                  X(m).mutable_properties()->set_dtype(
-                     static_cast<sharding::v1::DType>(17));
+                     static_cast<sharding::v1::DType>(21));
                },
-               "dtype has the number 17"},
+               "dtype has the number 21"},
         Damage{"sparse",
                [](M& m) {
                  X(m).mutable_properties()->set_layout(

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -473,6 +474,13 @@ TEST_F(CheckpointTest, DataFilesAreSafetensorsWithAlignedData) {
           reader.ReadSlice(tensor.name, shard.offsets, shard.sizes));
       if (tensor.dtype == kComplex128) {
         SHERD_ASSERT_OK_AND_ASSIGN(read, read.ViewAsReal());
+      } else if (tensor.dtype == kComplex32) {
+        // Of which there is no view as real numbers.
+        ASSERT_EQ(read.nbytes(), stored.nbytes());
+        EXPECT_EQ(std::memcmp(read.data(), stored.data(),
+                              static_cast<size_t>(read.nbytes())),
+                  0);
+        continue;
       }
       EXPECT_TRUE(read.BitwiseEqual(stored)) << key;
     }

@@ -198,8 +198,7 @@ class Verifier {
       const SafetensorsEntry& entry = header.entries[i];
       const ManifestTensor& tensor = manifest_.tensors[piece.tensor];
       const Box box = tensor.layout.BoxAt(piece.shard);
-      Dims shape = box.sizes;
-      if (tensor.dtype == kComplex128) shape.push_back(2);
+      Dims shape = SafetensorsShape(box.sizes, tensor.dtype);
       absl::string_view dtype = SafetensorsDTypeName(tensor.dtype);
       std::string key = ShardKey(tensor.name, box.offsets);
       if (piece.count > 1) {

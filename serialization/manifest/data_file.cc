@@ -48,12 +48,6 @@ int64_t BytesOf(const DataFileTensor& tensor, const DataFileShard& shard) {
   return Volume(shard) * static_cast<int64_t>(SizeOf(tensor.dtype));
 }
 
-Dims ShapeInFile(const DataFileTensor& tensor, const Box& box) {
-  Dims shape = box.sizes;
-  if (tensor.dtype == kComplex128) shape.push_back(2);
-  return shape;
-}
-
 std::map<std::string, std::string> MetadataOf(
     const DataFileContents& contents) {
   std::vector<bool> has_shards(contents.tensors.size());
@@ -313,12 +307,12 @@ class ContentsReader {
       return WrongShard(entry);
     }
     shard.sizes = entry.shape;
-    if (tensor.dtype == kComplex128 && !shard.sizes.empty()) {
+    if (IsStoredAsParts(tensor.dtype) && !shard.sizes.empty()) {
       shard.sizes.pop_back();
     }
     if (!scanner.done() || !IsInside(shard, tensor.sizes) || IsEmpty(shard) ||
         entry.dtype_name != SafetensorsDTypeName(tensor.dtype) ||
-        ShapeInFile(tensor, shard) != entry.shape) {
+        SafetensorsShape(shard.sizes, tensor.dtype) != entry.shape) {
       return WrongShard(entry);
     }
     return absl::OkStatus();
@@ -444,7 +438,7 @@ absl::StatusOr<std::string> EncodeDataFileHeader(
     } else {
       entry.name = ShardKey(tensor.name, shard.offsets);
       entry.dtype_name = std::string(SafetensorsDTypeName(tensor.dtype));
-      entry.shape = ShapeInFile(tensor, shard);
+      entry.shape = SafetensorsShape(shard.sizes, tensor.dtype);
     }
     entry.begin = position;
     entry.end = position += bytes;

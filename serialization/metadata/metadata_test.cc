@@ -85,7 +85,7 @@ TEST(MetadataTest, SurvivesWithEveryCombinationOfProperties) {
       ++cases;
     }
   }
-  EXPECT_EQ(cases, 17 * 3 * 2 * 3 * 2);
+  EXPECT_EQ(cases, 21 * 3 * 2 * 3 * 2);
 }
 
 TEST(MetadataTest, SurvivesWithEveryKindOfShardAndPlacement) {
@@ -210,8 +210,8 @@ TEST(MetadataTest, RefusesToSerialize) {
   };
   using Metadata = ShardedTensorMetadata;
   const Row rows[] = {
-      {"dtype has the number 17, expected 0 to 16",
-       [](Metadata& m) { m.properties.dtype = static_cast<DType>(17); }},
+      {"dtype has the number 21, expected 0 to 20",
+       [](Metadata& m) { m.properties.dtype = static_cast<DType>(21); }},
       {"layout has the number -1, expected 0 to 2",
        [](Metadata& m) { m.properties.layout = static_cast<Layout>(-1); }},
       {"memory_format has the number 3, expected 0 to 2",
@@ -276,9 +276,9 @@ TEST(MetadataTest, RefusesToParse) {
        [](Message& m) { m.mutable_properties()->clear_pin_memory(); }},
       {"lack the field shards.dims",
        [](Message& m) { m.mutable_shards()->clear_dims(); }},
-      {"dtype has the number 17, expected 0 to 16",
+      {"dtype has the number 21, expected 0 to 20",
        [](Message& m) {
-         m.mutable_properties()->set_dtype(static_cast<proto::DType>(17));
+         m.mutable_properties()->set_dtype(static_cast<proto::DType>(21));
        }},
       {"layout has the number 99, expected 0 to 2",
        [](Message& m) {

@@ -51,16 +51,9 @@ absl::StatusOr<int64_t> ReadHeaderLength(File& file, int64_t file_size) {
   return static_cast<int64_t>(length);
 }
 
-// The sizes that a tensor has in a file.
-Dims SizesInFile(const Tensor& tensor) {
-  Dims sizes(tensor.sizes().begin(), tensor.sizes().end());
-  if (tensor.dtype() == kComplex128) sizes.push_back(2);
-  return sizes;
-}
-
 absl::Status CheckFits(const std::string& path, const SafetensorsEntry& entry,
                        const Tensor& tensor) {
-  const Dims sizes = SizesInFile(tensor);
+  const Dims sizes = SafetensorsShape(tensor.sizes(), tensor.dtype());
   if (SafetensorsDTypeName(tensor.dtype()) != entry.dtype_name ||
       absl::MakeConstSpan(sizes) != absl::MakeConstSpan(entry.shape)) {
     return absl::InvalidArgumentError(absl::StrCat(

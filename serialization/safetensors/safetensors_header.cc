@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/checked_math.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/logging.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 
@@ -31,12 +32,25 @@ struct DTypeName {
 };
 
 constexpr DTypeName kDTypeNames[] = {
-    {kBool, "BOOL"},          {kUInt8, "U8"},           {kInt8, "I8"},
-    {kUInt16, "U16"},         {kInt16, "I16"},          {kUInt32, "U32"},
-    {kInt32, "I32"},          {kUInt64, "U64"},         {kInt64, "I64"},
-    {kFloat8E4M3, "F8_E4M3"}, {kFloat8E5M2, "F8_E5M2"}, {kFloat16, "F16"},
-    {kBFloat16, "BF16"},      {kFloat32, "F32"},        {kFloat64, "F64"},
+    {kBool, "BOOL"},
+    {kUInt8, "U8"},
+    {kInt8, "I8"},
+    {kUInt16, "U16"},
+    {kInt16, "I16"},
+    {kUInt32, "U32"},
+    {kInt32, "I32"},
+    {kUInt64, "U64"},
+    {kInt64, "I64"},
+    {kFloat8E4M3, "F8_E4M3"},
+    {kFloat8E5M2, "F8_E5M2"},
+    {kFloat16, "F16"},
+    {kBFloat16, "BF16"},
+    {kFloat32, "F32"},
+    {kFloat64, "F64"},
     {kComplex64, "C64"},
+    {kFloat8E4M3FNUZ, "F8_E4M3FNUZ"},
+    {kFloat8E5M2FNUZ, "F8_E5M2FNUZ"},
+    {kFloat8E8M0, "F8_E8M0"},
 };
 
 std::optional<DType> FindDType(absl::string_view name) {
@@ -361,10 +375,10 @@ absl::Status CheckInfo(const SafetensorsTensorInfo& info) {
   if (!IsValidUtf8(info.name)) {
     return absl::InvalidArgumentError("a tensor name is not valid UTF-8");
   }
-  if (info.dtype == kComplex128 && info.shape.size() == kMaxRank) {
+  if (IsStoredAsParts(info.dtype) && info.shape.size() == kMaxRank) {
     return absl::InvalidArgumentError(absl::StrCat(
-        where, ": complex128 takes a dimension more in the file, and has ",
-        kMaxRank, " already"));
+        where, ": ", Name(info.dtype),
+        " takes a dimension more in the file, and has ", kMaxRank, " already"));
   }
   return Annotate(NumBytes(info.shape, info.dtype).status(), where);
 }
@@ -412,11 +426,32 @@ bool IsValidUtf8(absl::string_view text) {
   return true;
 }
 
-absl::string_view SafetensorsDTypeName(DType dtype) {
-  for (const DTypeName& entry : kDTypeNames) {
-    if (entry.dtype == dtype) return entry.name;
+DType SafetensorsDType(DType dtype) {
+  switch (dtype) {
+    case kComplex128:
+      return kFloat64;
+    case kComplex32:
+      return kFloat16;
+    default:
+      return dtype;
   }
-  return "F64";
+}
+
+bool IsStoredAsParts(DType dtype) { return SafetensorsDType(dtype) != dtype; }
+
+Dims SafetensorsShape(absl::Span<const int64_t> sizes, DType dtype) {
+  Dims shape(sizes.begin(), sizes.end());
+  if (IsStoredAsParts(dtype)) shape.push_back(2);
+  return shape;
+}
+
+absl::string_view SafetensorsDTypeName(DType dtype) {
+  const DType stored = SafetensorsDType(dtype);
+  for (const DTypeName& entry : kDTypeNames) {
+    if (entry.dtype == stored) return entry.name;
+  }
+  SHERD_CHECK(false) << "safetensors has no " << Name(stored);
+  __builtin_unreachable();
 }
 
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(
@@ -503,11 +538,10 @@ absl::StatusOr<SafetensorsHeader> PlanSafetensors(
     SafetensorsEntry entry;
     entry.name = std::move(info.name);
     entry.dtype_name = std::string(SafetensorsDTypeName(info.dtype));
-    entry.shape = std::move(info.shape);
     // For now the length; the places follow from the order.
-    entry.end = *NumBytes(entry.shape, info.dtype);
-    if (info.dtype == kComplex128) entry.shape.push_back(2);
-    entry.dtype = info.dtype == kComplex128 ? kFloat64 : info.dtype;
+    entry.end = *NumBytes(info.shape, info.dtype);
+    entry.shape = SafetensorsShape(info.shape, info.dtype);
+    entry.dtype = SafetensorsDType(info.dtype);
     header.entries.push_back(std::move(entry));
   }
   const auto rank = [](const SafetensorsEntry& entry) {

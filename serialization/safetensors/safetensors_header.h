@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 
@@ -52,8 +53,15 @@ struct SafetensorsHeader {
                          const SafetensorsHeader&) = default;
 };
 
-// The name of a dtype in safetensors. complex128 has none: its files contain
-// float64 with a trailing dimension of 2, so this returns "F64" for it.
+// As which a file has the elements of a dtype: itself, but for the complex ones
+// that the format lacks. complex128 is float64, complex32 float16, and a last
+// dimension of 2 is added.
+DType SafetensorsDType(DType dtype);
+// Whether there is that dimension.
+bool IsStoredAsParts(DType dtype);
+// Sizes of a tensor, with that dimension.
+Dims SafetensorsShape(absl::Span<const int64_t> sizes, DType dtype);
+// What the format calls SafetensorsDType(dtype).
 absl::string_view SafetensorsDTypeName(DType dtype);
 
 bool IsValidUtf8(absl::string_view text);

@@ -280,6 +280,7 @@ TEST(PlanSafetensorsTest, RefusesWhatCannotBeStored) {
   EXPECT_EQ(code({{std::string(65537, 'x'), kUInt8, {1}}}), kInvalid);
   EXPECT_EQ(code({{"a", kUInt8, {-1}}}), kInvalid);
   EXPECT_EQ(code({{"a", kComplex128, Dims(64, 1)}}), kInvalid);
+  EXPECT_EQ(code({{"a", kComplex32, Dims(64, 1)}}), kInvalid);
   const int64_t half = int64_t{1} << 62;
   EXPECT_EQ(code({{"a", kUInt8, {half}}, {"b", kUInt8, {half}}}), kInvalid);
   EXPECT_EQ(PlanSafetensors({}, {{"k", "\xff"}}).status().code(), kInvalid);

@@ -38,6 +38,14 @@ DTYPES = {
 }
 
 
+# Sherd carries these and does not compute with them.
+CARRIED = {
+    "float8_e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
+    "float8_e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
+    "float8_e8m0fnu": ml_dtypes.float8_e8m0fnu,
+}
+
+
 def pattern(shape, dtype):
     """Small numbers that every dtype but bool holds exactly: 0 .. 7."""
     n = int(np.prod(shape, dtype=np.int64))
@@ -79,6 +87,13 @@ def main():
             if "float" in name
         },
         os.path.join(out, "interop_special.safetensors"),
+    )
+    save_file(
+        {
+            name: np.arange(256, dtype=np.uint8).view(dtype)
+            for name, dtype in CARRIED.items()
+        },
+        os.path.join(out, "interop_carried.safetensors"),
     )
     print("written with safetensors", safetensors.__version__)
 

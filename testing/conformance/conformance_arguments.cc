@@ -322,7 +322,7 @@ absl::Status Paths(ConformanceRank& rank) {
       SHERD_RETURN_IF_ERROR(CheckPath(rank, operation, kUInt8, ReduceOp::kSum));
       continue;
     }
-    for (int dtype = 0; dtype < kNumDTypes; ++dtype) {
+    for (int dtype = 0; dtype < kNumComputedDTypes; ++dtype) {
       for (int reduction = 0; reduction < kNumReduceOps; ++reduction) {
         SHERD_RETURN_IF_ERROR(CheckPath(rank, operation,
                                         static_cast<DType>(dtype),

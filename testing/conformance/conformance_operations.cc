@@ -142,7 +142,7 @@ std::vector<CallSpec> Reductions(DType dtype, ReduceOp reduction, int size,
 // Every operation, type and reduction.
 absl::Status AllReductions(ConformanceRank& rank) {
   uint64_t variant = 0;
-  for (int dtype = 0; dtype < kNumDTypes; ++dtype) {
+  for (int dtype = 0; dtype < kNumComputedDTypes; ++dtype) {
     for (int reduction = 0; reduction < kNumReduceOps; ++reduction) {
       const auto type = static_cast<DType>(dtype);
       const auto op = static_cast<ReduceOp>(reduction);

@@ -429,7 +429,9 @@ class RandomCase {
   }
 
   void Convert(const Subject& subject) {
-    const DType dtype = static_cast<DType>(Below(kNumDTypes));
+    const DType dtype = IsCarried(dtype_)
+                            ? dtype_
+                            : static_cast<DType>(Below(kNumComputedDTypes));
     SCOPED_TRACE(absl::StrCat("to ", Name(dtype)));
     SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor converted,
                                subject.tensor.To(dtype));
@@ -442,7 +444,8 @@ class RandomCase {
   // A result computed in one layout equals that of another layout.
   void Compute(Subject& subject) {
     SCOPED_TRACE("computed");
-    if (!IsComplex(subject.tensor.dtype()) && subject.tensor.numel() > 0) {
+    const DType dtype = subject.tensor.dtype();
+    if (!IsComplex(dtype) && !IsCarried(dtype) && subject.tensor.numel() > 0) {
       SHERD_ASSERT_OK_AND_ASSIGN(const Tensor least, Min(subject.tensor));
       SHERD_ASSERT_OK_AND_ASSIGN(const Tensor most, Max(subject.tensor));
       ASSERT_NO_FATAL_FAILURE(Reshard(subject));

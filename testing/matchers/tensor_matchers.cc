@@ -392,6 +392,14 @@ std::string ExplainDifference(const Tensor& actual, const Tensor& expected,
                         " cannot be copied to host memory: ",
                         (a.ok() ? e : a).status().ToString());
   }
+  if (IsCarried(actual.dtype())) {
+    // Their bits are compared, as integers.
+    const DType bits = actual.element_size() == 1 ? kUInt8 : kUInt32;
+    ElementRule bitwise = rule;
+    bitwise.bitwise = true;
+    return ExplainDifference(*actual.ViewAs(bits), *expected.ViewAs(bits),
+                             bitwise, origin);
+  }
   return DispatchDType(actual.dtype(), [&](auto tag) -> std::string {
     using T = typename decltype(tag)::type;
     const Tally<T> tally = Compare<T>(actual, expected, rule);

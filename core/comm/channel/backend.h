@@ -137,8 +137,9 @@ struct CommunicatorOptions {
 struct NativeOperations {
   // Bit 1 << CollectiveOp.
   uint64_t operations = 0;
-  // Bit 1 << ReduceOp of entry DType: which reductions its operations have.
-  std::array<uint32_t, kNumDTypes> reductions = {};
+  // Bit 1 << ReduceOp of entry DType, which is not carried: which reductions
+  // its operations have.
+  std::array<uint32_t, kNumComputedDTypes> reductions = {};
 
   bool Has(CollectiveOp op) const {
     return (operations >> static_cast<int>(op) & 1) != 0;

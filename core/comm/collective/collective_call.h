@@ -17,7 +17,8 @@ namespace sherd::internal {
 // messages, for all backends. The comments of ProcessGroup state them.
 struct CollectiveCall {
   Collective desc;
-  // OK, or kInvalidArgument with the expectation that was violated.
+  // OK, or kInvalidArgument with the expectation that was violated; or the
+  // error of CheckReduction.
   absl::Status valid;
 };
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/logging.h"
+#include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/float_types.h"
 
 #if defined(__x86_64__)
@@ -145,6 +146,7 @@ absl::Status CheckReduction(ReduceOp op, DType dtype) {
         absl::StrCat("there is no reduction number ", static_cast<int32_t>(op),
                      " of dtype number ", static_cast<int32_t>(dtype)));
   }
+  SHERD_RETURN_IF_ERROR(CheckComputed(dtype));
   if (IsBitwise(op) && (IsFloatingPoint(dtype) || IsComplex(dtype))) {
     return Undefined(op, dtype,
                      "bitwise reductions take bool or integers; view the "

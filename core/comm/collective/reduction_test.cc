@@ -298,7 +298,7 @@ std::vector<ReductionTarget> Targets() {
 // Calls `visitor(tag, op)` for every defined combination.
 template <typename Visitor>
 void ForEachReduction(const Visitor& visitor) {
-  for (int d = 0; d < kNumDTypes; ++d) {
+  for (int d = 0; d < kNumComputedDTypes; ++d) {
     for (int o = 0; o < kNumReduceOps; ++o) {
       const auto op = static_cast<ReduceOp>(o);
       const auto dtype = static_cast<DType>(d);
@@ -570,6 +570,18 @@ TEST(CheckReductionTest, UndefinedCombinationsAreNamed) {
   }
 }
 
+TEST(CheckReductionTest, CarriedElementsAreNotReduced) {
+  for (int d = kNumComputedDTypes; d < kNumDTypes; ++d) {
+    const auto dtype = static_cast<DType>(d);
+    for (int o = 0; o < kNumReduceOps; ++o) {
+      EXPECT_THAT(CheckReduction(static_cast<ReduceOp>(o), dtype),
+                  StatusIs(absl::StatusCode::kUnimplemented,
+                           absl::StrCat(Name(dtype),
+                                        " is carried, not computed with")));
+    }
+  }
+}
+
 TEST(CheckReductionTest, NumbersOutsideTheEnumsAreRefused) {
   for (const int number : {-1, kNumReduceOps, 100}) {
     EXPECT_THAT(
@@ -577,7 +589,7 @@ TEST(CheckReductionTest, NumbersOutsideTheEnumsAreRefused) {
         StatusIs(absl::StatusCode::kInvalidArgument, absl::StrCat(number)));
   }
   EXPECT_THAT(CheckReduction(ReduceOp::kSum, static_cast<DType>(kNumDTypes)),
-              StatusIs(absl::StatusCode::kInvalidArgument, "dtype number 17"));
+              StatusIs(absl::StatusCode::kInvalidArgument, "dtype number 21"));
 }
 
 TEST(CheckReductionTest, NamesAreDistinct) {

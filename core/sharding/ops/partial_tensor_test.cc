@@ -133,7 +133,7 @@ TEST(PartialTensorTest, ReducesEveryOperationAndDType) {
   RunLocalRanks(3, [](ProcessGroup& group) {
     const Dims size = {5, 6};
     const ShardingSpecPtr spec = Chunks(1, 3);
-    for (int32_t number = 0; number < kNumDTypes; ++number) {
+    for (int32_t number = 0; number < kNumComputedDTypes; ++number) {
       const DType dtype = static_cast<DType>(number);
       // Their range or precision is too small.
       if (dtype == kBool || SizeOf(dtype) == 1) continue;

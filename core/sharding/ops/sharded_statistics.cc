@@ -111,7 +111,8 @@ absl::StatusOr<Local> Begin(const ShardedTensor& tensor,
                             int64_t parameter = 0) {
   Local local;
   SHERD_ASSIGN_OR_RETURN(local.group, GroupOf(tensor, operation));
-  local.status = arguments;
+  if (tensor.defined()) local.status = CheckComputed(tensor.dtype());
+  local.status.Update(arguments);
   absl::StatusOr<std::vector<Tensor>> parts = OwnParts(tensor, local.group);
   local.status.Update(parts.status());
   if (local.status.ok()) local.parts = *std::move(parts);

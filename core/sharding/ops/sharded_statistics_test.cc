@@ -13,14 +13,21 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/comm/init.h"
 #include "sherd/core/comm/process_group.h"
+#include "sherd/core/comm/tensor_collectives.h"
 #include "sherd/core/sharding/mesh_sharding_spec.h"
+#include "sherd/core/sharding/partial_tensor.h"
+#include "sherd/core/sharding/sharded_init.h"
+#include "sherd/core/sharding/sharded_ops.h"
 #include "sherd/core/sharding/sharded_tensor.h"
+#include "sherd/core/sharding/sharded_tensor_like.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
@@ -332,6 +339,45 @@ TEST(ShardedStatisticsTest, NeedNoGroupIfAllShardsAreHere) {
   SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor part,
                              ShardedTensor::WithoutGroup({first}, metadata));
   EXPECT_THAT(Sum(part), StatusIs(kState, "1 of 2 shards"));
+}
+
+// Every function of sharded tensors that computes, with those of other headers.
+TEST(ShardedStatisticsTest, CarriedElementsAreNotComputedWith) {
+  for (int32_t number = kNumComputedDTypes; number < kNumDTypes; ++number) {
+    const DType dtype = static_cast<DType>(number);
+    // Rank 2 has no shard.
+    RunLocalRanks(3, [&](ProcessGroup& group) {
+      const auto refused =
+          StatusIs(absl::StatusCode::kUnimplemented,
+                   absl::StrCat(Name(dtype), " is carried, not computed with"));
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          ShardedTensor t,
+          ShardedTensor::Zeros(Chunks(0, 2), {4, 3}, {.dtype = dtype}));
+      EXPECT_THAT(Sum(t), refused);
+      EXPECT_THAT(Mean(t), refused);
+      EXPECT_THAT(Min(t), refused);
+      EXPECT_THAT(Max(t), refused);
+      EXPECT_THAT(Norm(t), refused);
+      EXPECT_THAT(Norm(t, kInf), refused);
+      EXPECT_THAT(Apply(UnaryOp::kNeg, t), refused);
+      EXPECT_THAT(Apply(BinaryOp::kAdd, t, t), refused);
+      EXPECT_THAT(Apply(BinaryOp::kMul, t, 2), refused);
+      EXPECT_THAT(InitUniform(t), refused);
+      EXPECT_THAT(InitNormal(t),
+                  StatusIs(absl::StatusCode::kUnimplemented, Name(dtype)));
+      EXPECT_THAT(InitConstant(t, 1), refused);
+      EXPECT_THAT(t.Fill(1), refused);
+      EXPECT_THAT(ShardedTensor::Ones(Chunks(0, 2), {4, 3}, {.dtype = dtype}),
+                  refused);
+      EXPECT_THAT(FullLike(t, 0.5), refused);
+      EXPECT_THAT(t.To(kFloat32), refused);
+      EXPECT_THAT(PartialTensor::Create(*Tensor::Zeros({2}, {.dtype = dtype})),
+                  refused);
+      Tensor plain = Tensor::Zeros({2}, {.dtype = dtype}).value();
+      EXPECT_THAT(AllReduce(group, plain, ReduceOp::kSum), refused);
+      ASSERT_THAT(group.Barrier(), IsOk());
+    });
+  }
 }
 
 }  // namespace

@@ -446,6 +446,11 @@ TEST(FactoryErrorsTest, OfShardsThatExist) {
               [] {
                 return PartialTensor::Create(
                     Tensor::Empty({4}, {.device = "meta"}).value());
+              }),
+        Error("carried", kMissing,
+              [] {
+                return PartialTensor::Create(
+                    Tensor::Zeros({4}, {.dtype = kComplex32}).value());
               })}},
       {"ShardTensor",
        {In("sharded_tensor.h", "Cuts a tensor that one rank has and gives")},

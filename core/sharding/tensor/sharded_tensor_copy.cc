@@ -44,6 +44,7 @@ absl::Status CheckMemberOf(const std::shared_ptr<ProcessGroup>& group,
 // sizes. Dtypes are converted in host memory.
 absl::Status Convert(const Tensor& src, Tensor& dst) {
   if (src.dtype() == dst.dtype()) return dst.CopyFrom(src);
+  SHERD_RETURN_IF_ERROR(CheckCast(src.dtype(), dst.dtype()));
   if (!src.device().is_cpu()) {
     SHERD_ASSIGN_OR_RETURN(const Tensor here, src.To(Device()));
     return Convert(here, dst);

@@ -131,7 +131,8 @@ class ReshardExecutor {
   // read. Always by messages; options.direct is ignored.
   //   kInvalidArgument    As Create, but options.max_staging_bytes holds four
   //                       elements for each other rank, and one. Or memory is
-  //                       not of the host, or CheckReduction refuses.
+  //                       not of the host.
+  //   other               Of CheckReduction.
   static absl::StatusOr<ReshardExecutor> CreateReduction(
       ReshardPlan plan, ReduceOp op, DType dtype, int world_size,
       absl::Span<const SourceMemory> sources,

@@ -38,6 +38,7 @@ namespace sherd {
 //                        elements of `a` coincide.
 //   kFailedPrecondition  A tensor is undefined, not in host memory, meta where
 //                        the other has data, or may not be written to.
+//   kUnimplemented       The dtype is carried.
 //   kResourceExhausted   There is no memory.
 //
 // Buffers. Any strides. In place, `b` may be `a` or share memory with it in any

@@ -1,6 +1,7 @@
 #include "sherd/core/tensor/kernels/elementwise_op.h"
 
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/status_macros.h"
 
 namespace sherd {
 namespace {
@@ -81,6 +82,7 @@ std::ostream& operator<<(std::ostream& out, BinaryOp op) {
 }
 
 absl::Status CheckElementwise(UnaryOp op, DType dtype) {
+  SHERD_RETURN_IF_ERROR(CheckComputed(dtype));
   switch (op) {
     case UnaryOp::kNot:
       if (dtype == kBool || IsInteger(dtype)) return absl::OkStatus();
@@ -111,6 +113,7 @@ absl::Status CheckElementwise(UnaryOp op, DType dtype) {
 }
 
 absl::Status CheckElementwise(BinaryOp op, DType dtype) {
+  SHERD_RETURN_IF_ERROR(CheckComputed(dtype));
   switch (op) {
     case BinaryOp::kAdd:
     case BinaryOp::kMul:

@@ -51,6 +51,7 @@ std::ostream& operator<<(std::ostream& out, BinaryOp op);
 
 // OK if the table above has an x.
 //   kInvalidArgument  The message has the reason and the alternative.
+//   kUnimplemented    The dtype is carried.
 absl::Status CheckElementwise(UnaryOp op, DType dtype);
 absl::Status CheckElementwise(BinaryOp op, DType dtype);
 

@@ -94,7 +94,7 @@ bool IsDefined(Op op, DType dtype) {
 }
 
 TEST(ElementwiseTest, IsDefinedAsInTheTableAndRefusedByNameElsewhere) {
-  for (int32_t number = 0; number < kNumDTypes; ++number) {
+  for (int32_t number = 0; number < kNumComputedDTypes; ++number) {
     const DType dtype = static_cast<DType>(number);
     const Tensor ones = Tensor::Ones({3}, {.dtype = dtype}).value();
     const auto check = [&](auto op, const absl::Status& status) {
@@ -439,7 +439,7 @@ TEST(ElementwiseTest, RoundsSmallFloatsOnceOnEveryProcessor) {
 TEST(ElementwiseTest, HasTheSameBitsOnEveryProcessor) {
   std::mt19937_64 random(11);
   constexpr int64_t kCount = 1003;
-  for (int32_t number = 1; number < kNumDTypes; ++number) {
+  for (int32_t number = 1; number < kNumComputedDTypes; ++number) {
     const DType dtype = static_cast<DType>(number);
     const auto step = static_cast<int64_t>(SizeOf(dtype));
     std::vector<uint64_t> words[2];

@@ -33,6 +33,7 @@ absl::Status CheckReadable(const Tensor& tensor) {
   if (!tensor.defined()) {
     return absl::FailedPreconditionError("the tensor is undefined");
   }
+  SHERD_RETURN_IF_ERROR(CheckComputed(tensor.dtype()));
   if (tensor.device().is_cpu()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "the tensor is on ", tensor.device().ToString(),

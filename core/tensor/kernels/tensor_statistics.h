@@ -15,6 +15,7 @@ namespace sherd {
 // Errors of all of them.
 //   kInvalidArgument     The dtype has no such number.
 //   kFailedPrecondition  The tensor is undefined or not in host memory.
+//   kUnimplemented       The dtype is carried.
 
 // Adds every element to `real`, or real and imaginary parts to `real` and
 // `imaginary`. Bools count as 0 and 1.

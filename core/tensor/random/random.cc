@@ -239,6 +239,7 @@ absl::Status FillUniform(Tensor& tensor, double low, double high,
     return absl::InvalidArgumentError(absl::StrCat(
         "expected finite bounds in order, got [", low, ", ", high, ")"));
   }
+  SHERD_RETURN_IF_ERROR(CheckComputed(tensor.dtype()));
   const bool fits = DispatchDType(tensor.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     if constexpr (std::is_integral_v<T>) {

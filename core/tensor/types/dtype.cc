@@ -10,7 +10,7 @@
 namespace sherd {
 namespace {
 
-enum class Kind { kBool, kUnsigned, kSigned, kFloat, kComplex };
+enum class Kind { kBool, kUnsigned, kSigned, kFloat, kComplex, kCarried };
 
 struct DTypeInfo {
   uint8_t size;
@@ -26,7 +26,8 @@ constexpr DTypeInfo kInfo[kNumDTypes] = {
     {4, 4, Kind::kSigned},   {8, 8, Kind::kUnsigned}, {8, 8, Kind::kSigned},
     {1, 1, Kind::kFloat},    {1, 1, Kind::kFloat},    {2, 2, Kind::kFloat},
     {2, 2, Kind::kFloat},    {4, 4, Kind::kFloat},    {8, 8, Kind::kFloat},
-    {8, 4, Kind::kComplex},  {16, 8, Kind::kComplex},
+    {8, 4, Kind::kComplex},  {16, 8, Kind::kComplex}, {1, 1, Kind::kCarried},
+    {1, 1, Kind::kCarried},  {1, 1, Kind::kCarried},  {4, 4, Kind::kCarried},
 };
 
 const DTypeInfo& Info(DType dtype) {
@@ -44,6 +45,14 @@ size_t AlignmentOf(DType dtype) { return Info(dtype).alignment; }
 absl::string_view Name(DType dtype) {
   Info(dtype);  // Checks the number.
   return internal::kDTypeNames[static_cast<int32_t>(dtype)];
+}
+
+absl::Status CheckComputed(DType dtype) {
+  if (!IsCarried(dtype)) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat(Name(dtype),
+                   " is carried, not computed with; its bits are "
+                   "those of an integer: see ViewAs"));
 }
 
 absl::StatusOr<DType> ParseDType(absl::string_view name) {
@@ -67,7 +76,8 @@ bool IsInteger(DType dtype) {
 
 bool IsSigned(DType dtype) {
   const Kind kind = Info(dtype).kind;
-  return kind != Kind::kBool && kind != Kind::kUnsigned;
+  return kind == Kind::kSigned || kind == Kind::kFloat ||
+         kind == Kind::kComplex;
 }
 
 std::ostream& operator<<(std::ostream& out, DType dtype) {

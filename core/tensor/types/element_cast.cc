@@ -3,6 +3,7 @@
 #include <cmath>
 #include <complex>
 #include <cstddef>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -152,6 +153,13 @@ absl::Status CheckAnyFits(From value) {
 
 }  // namespace
 
+absl::Status CheckCast(DType from, DType to) {
+  if (from == to) return absl::OkStatus();
+  absl::Status status = CheckComputed(from);
+  status.Update(CheckComputed(to));
+  return status;
+}
+
 void CastElements(DType src_dtype, const void* src, int64_t src_step,
                   DType dst_dtype, void* dst, int64_t count) {
   DispatchDType(src_dtype, [&](auto src_tag) {
@@ -169,6 +177,11 @@ absl::Status CastChecked(DType src_dtype, const void* src, DType dst_dtype,
   return DispatchDType(src_dtype, [&](auto src_tag) {
     using From = typename decltype(src_tag)::type;
     const From value = Load<From>(static_cast<const std::byte*>(src));
+    if (IsCarried(dst_dtype)) {
+      if (Cast<bool>(value)) return CheckComputed(dst_dtype);
+      std::memset(dst, 0, SizeOf(dst_dtype));
+      return absl::OkStatus();
+    }
     return DispatchDType(dst_dtype, [&](auto dst_tag) {
       using To = typename decltype(dst_tag)::type;
       absl::Status status = CheckAnyFits<To>(value);

@@ -35,8 +35,8 @@ absl::Status Check(From value) {
 }
 
 TEST(CastElementsTest, SmallWholeNumbersSurviveEveryPairOfDTypes) {
-  for (int32_t from = 0; from < kNumDTypes; ++from) {
-    for (int32_t to = 0; to < kNumDTypes; ++to) {
+  for (int32_t from = 0; from < kNumComputedDTypes; ++from) {
+    for (int32_t to = 0; to < kNumComputedDTypes; ++to) {
       const int8_t original[3] = {0, 1, 2};
       alignas(16) std::byte a[48];
       alignas(16) std::byte b[48];

@@ -45,6 +45,10 @@ class Scalar {
   alignas(16) std::array<std::byte, 16> bytes_ = {};
 };
 
+// An element as Scalar::ToString prints it, and of a carried dtype its bits:
+// "0x7f". Aligned.
+std::string ElementToString(DType dtype, const void* element);
+
 }  // namespace sherd
 
 #endif  // SHERD_CORE_TENSOR_TYPES_SCALAR_H_

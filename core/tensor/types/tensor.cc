@@ -633,6 +633,7 @@ absl::StatusOr<Tensor> Tensor::To(const Device& device) const {
 absl::StatusOr<Tensor> Tensor::To(DType dtype) const {
   if (defined_ && dtype == dtype_) return *this;
   SHERD_RETURN_IF_ERROR(CheckReadable());
+  SHERD_RETURN_IF_ERROR(CheckCast(dtype_, dtype));
   SHERD_ASSIGN_OR_RETURN(Tensor result, Empty(sizes_, {.dtype = dtype}));
   std::byte* out = result.data_;
   ForEachRun<1>(sizes_, {{{data_, strides_, element_size()}}},
@@ -774,7 +775,7 @@ bool Tensor::AllClose(const Tensor& other, double rtol, double atol,
       return a.AllClose(b, rtol, atol, equal_nan);
     });
   }
-  if (dtype_ == kBool) return BitwiseEqual(other);
+  if (dtype_ == kBool || IsCarried(dtype_)) return BitwiseEqual(other);
   const std::array<LoopOperand, 2> operands = {
       {{data_, strides_, element_size()},
        {other.data_, other.strides_, element_size()}}};
@@ -804,11 +805,8 @@ std::string Tensor::ToString() const {
   if (!first.ok()) return absl::StrCat(text, ")");
   int printed = 0;
   const auto print = [&](const std::byte* element) {
-    DispatchDType(dtype_, [&](auto tag) {
-      using T = typename decltype(tag)::type;
-      absl::StrAppend(&text, printed == 0 ? ": " : ", ",
-                      sherd::Scalar(Load<T>(element)).ToString());
-    });
+    absl::StrAppend(&text, printed == 0 ? ": " : ", ",
+                    ElementToString(dtype_, element));
     return ++printed < kPrintedElements;
   };
   ForEachRun<1>(first->sizes_,

@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -106,7 +107,7 @@ TEST(TensorTest, SizeCountsNegativeDimensionsFromTheEnd) {
 }
 
 TEST(TensorTest, ZerosAndOnesAreTheNumbersOfEveryDType) {
-  for (int32_t number = 0; number < kNumDTypes; ++number) {
+  for (int32_t number = 0; number < kNumComputedDTypes; ++number) {
     const DType dtype = static_cast<DType>(number);
     const Tensor zeros = Tensor::Zeros({3, 5}, {.dtype = dtype}).value();
     const Tensor ones = Tensor::Ones({3, 5}, {.dtype = dtype}).value();
@@ -759,7 +760,7 @@ TEST(CopyTest, ContiguousReturnsTheTensorItselfWhenItCan) {
 }
 
 TEST(FillTest, FillsEveryDTypeAndStride) {
-  for (int32_t number = 0; number < kNumDTypes; ++number) {
+  for (int32_t number = 0; number < kNumComputedDTypes; ++number) {
     const DType dtype = static_cast<DType>(number);
     Tensor tensor = Tensor::Zeros({40, 31}, {.dtype = dtype}).value();
     Tensor column = tensor.Narrow(1, 7, 2).value();
@@ -816,7 +817,7 @@ TEST(EqualTest, ShapeAndDTypeCount) {
 }
 
 TEST(EqualTest, FindsOneDifferentElementInEveryDTypeAndPlace) {
-  for (int32_t number = 0; number < kNumDTypes; ++number) {
+  for (int32_t number = 0; number < kNumComputedDTypes; ++number) {
     const DType dtype = static_cast<DType>(number);
     const Tensor a = Tensor::Zeros({3, 5}, {.dtype = dtype}).value();
     for (int64_t i = 0; i < 15; ++i) {
@@ -834,6 +835,57 @@ TEST(EqualTest, FindsOneDifferentElementInEveryDTypeAndPlace) {
       EXPECT_TRUE(b.BitwiseEqual(strided));
       EXPECT_TRUE(b.AllClose(strided, 0, 0));
     }
+  }
+}
+
+// The elements 0x01010101 and 0x02020202, or a byte of these.
+Tensor Carried(DType dtype) {
+  Tensor tensor = Tensor::Empty({2}, {.dtype = dtype}).value();
+  const size_t bytes = SizeOf(dtype);
+  std::memset(tensor.data(), 1, bytes);
+  std::memset(static_cast<char*>(tensor.data()) + bytes, 2, bytes);
+  return tensor;
+}
+
+TEST(CarriedTest, ElementsAreCopiedViewedAndComparedBitByBit) {
+  for (int32_t number = kNumComputedDTypes; number < kNumDTypes; ++number) {
+    const DType dtype = static_cast<DType>(number);
+    const Tensor tensor = Carried(dtype);
+    const std::string bits = SizeOf(dtype) == 1 ? "01" : "01010101";
+    EXPECT_THAT(tensor.ToString(),
+                ::testing::HasSubstr(absl::StrCat(Name(dtype), ", [2], cpu: 0x",
+                                                  bits, ", 0x02")));
+    const Tensor copy = tensor.Clone().value();
+    EXPECT_TRUE(copy.Equal(tensor));
+    EXPECT_TRUE(copy.AllClose(tensor));
+    EXPECT_TRUE(copy.BitwiseEqual(tensor));
+    const DType integer = SizeOf(dtype) == 1 ? kUInt8 : kUInt32;
+    Tensor view = copy.ViewAs(integer).value();
+    EXPECT_TRUE(view.BitwiseEqual(*tensor.ViewAs(integer)));
+    ASSERT_THAT(view.Select(0, 1)->Fill(1), IsOk());
+    EXPECT_FALSE(copy.Equal(tensor));
+    EXPECT_FALSE(copy.AllClose(tensor, 1e9, 1e9));
+    EXPECT_THAT(tensor.To(dtype), IsOk());
+    const Tensor zeros = Tensor::Zeros({2}, {.dtype = dtype}).value();
+    EXPECT_TRUE(
+        zeros.ViewAs(integer)->Equal(*Tensor::Zeros({2}, {.dtype = integer})));
+  }
+}
+
+TEST(CarriedTest, NumbersAreRefused) {
+  for (int32_t number = kNumComputedDTypes; number < kNumDTypes; ++number) {
+    const DType dtype = static_cast<DType>(number);
+    Tensor tensor = Carried(dtype);
+    const auto refused =
+        StatusIs(absl::StatusCode::kUnimplemented,
+                 absl::StrCat(Name(dtype), " is carried, not computed with"));
+    EXPECT_THAT(Tensor::Ones({2}, {.dtype = dtype}), refused);
+    EXPECT_THAT(tensor.Fill(0.5), refused);
+    EXPECT_THAT(tensor.To(kFloat32), refused);
+    EXPECT_THAT(Tensor::Zeros({2})->To(dtype), refused);
+    EXPECT_THAT(tensor.At<float>({0}), StatusIs(kInvalid, "the tensor holds"));
+    EXPECT_FALSE(tensor.ViewAsReal().ok());
+    EXPECT_TRUE(tensor.BitwiseEqual(Carried(dtype)));
   }
 }
 

@@ -163,8 +163,9 @@ RandomCase MakeCase(std::mt19937_64& random) {
     sample.size =
         sherd::testing::RandomSize(4, is_large ? 300'000 : 2000, random);
     sample.dtype = static_cast<DType>(random() % kNumDTypes);
-    sample.as = random() % 2 == 0 ? sample.dtype
-                                  : static_cast<DType>(random() % kNumDTypes);
+    sample.as = random() % 2 == 0 || IsCarried(sample.dtype)
+                    ? sample.dtype
+                    : static_cast<DType>(random() % kNumComputedDTypes);
     sample.from = AnySpec(sample.size, made.save_ranks, random);
     sample.to = AnySpec(sample.size, made.load_ranks, random);
   }
@@ -457,6 +458,33 @@ TEST_F(LoadTest, LongShardsAreConverted) {
           EXPECT_EQ(CountWrongShards(t, kInt16, 1), 0) << as;
         }
       }
+    });
+  }
+}
+
+TEST_F(LoadTest, CarriedElementsAreNotConverted) {
+  const Dims size = {6, 4};
+  const struct {
+    DType saved, as, carried;
+  } cases[] = {{kFloat8E8M0, kFloat32, kFloat8E8M0},
+               {kFloat32, kComplex32, kComplex32}};
+  for (const auto& c : cases) {
+    Save(2, {"t"}, size, c.saved, Chunks(0, 2));
+    RunLocalRanks(2, [&](ProcessGroup&) {
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          ShardedTensor t,
+          ShardedTensor::Zeros(Chunks(1, 2), size, {.dtype = c.as}));
+      EXPECT_THAT(
+          LoadCheckpointInto(path_, {{"t", &t}}, nullptr, {.convert = true}),
+          StatusIs(
+              absl::StatusCode::kInvalidArgument,
+              absl::StrCat(Name(c.carried), " is carried, not computed with")));
+      LoadReport report;
+      ASSERT_THAT(LoadCheckpointInto(
+                      path_, {{"t", &t}}, nullptr,
+                      {.strict = false, .convert = true, .report = &report}),
+                  IsOk());
+      EXPECT_EQ(report.mismatched.size(), 1u);
     });
   }
 }

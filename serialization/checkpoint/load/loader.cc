@@ -14,6 +14,7 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
+#include "sherd/core/tensor/types/element_cast.h"
 #include "sherd/serialization/checkpoint/host_share.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
 #include "sherd/serialization/checkpoint/state/state_blob.h"
@@ -347,13 +348,16 @@ absl::Status Loader::CheckFits(const std::string& name,
                                const ShardedTensor& tensor) {
   const Dims sizes(tensor.size().begin(), tensor.size().end());
   const bool is_other = tensor.dtype() != saved.dtype;
-  if ((is_other && !options_.convert) || sizes != saved.sizes()) {
+  const absl::Status cast = CheckCast(saved.dtype, tensor.dtype());
+  const bool converts = options_.convert && cast.ok();
+  if ((is_other && !converts) || sizes != saved.sizes()) {
     return absl::InvalidArgumentError(absl::StrCat(
         path_, " has tensor ", Quoted(saved.name), " as ", Name(saved.dtype),
         " ", FormatDims(saved.sizes()), ", but the destination is ",
         Name(tensor.dtype()), " ", FormatDims(sizes),
-        sizes == saved.sizes() ? "; LoadOptions::convert converts the values"
-                               : ""));
+        sizes != saved.sizes() ? ""
+        : cast.ok()            ? "; LoadOptions::convert converts the values"
+                               : absl::StrCat("; ", cast.message())));
   }
   for (const Shard& shard : tensor.local_shards()) {
     if (shard.tensor.numel() != 0 && !shard.tensor.writable()) {

@@ -13,6 +13,7 @@
 #include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/serialization/checkpoint/state/state_blob.h"
 #include "sherd/serialization/manifest/data_file.h"
+#include "sherd/serialization/safetensors/safetensors_header.h"
 
 namespace sherd {
 
@@ -74,12 +75,12 @@ absl::Status SaveLayoutBuilder::Add(const std::string& name,
                      ", but its name is that of the values of a state; give "
                      "it another one"));
   }
-  if (described.dtype == kComplex128 &&
+  if (IsStoredAsParts(described.dtype) &&
       described.sizes.size() == static_cast<size_t>(kMaxRank)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor ", Quoted(name), " of complex128 has ", kMaxRank,
-                     " dimensions, expected at most ", kMaxRank - 1,
-                     ": it takes one more in a file; reshape it"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor ", Quoted(name), " of ", Name(described.dtype), " has ",
+        kMaxRank, " dimensions, expected at most ", kMaxRank - 1,
+        ": it takes one more in a file; reshape it"));
   }
   AddToFingerprint(described, fingerprint);
   // Each rank writes these, too, into its own file.

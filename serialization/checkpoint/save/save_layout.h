@@ -64,8 +64,8 @@ class SaveLayoutBuilder {
   //   kInvalidArgument  The name is reserved, or that of the values of a state,
   //                     but the tensor is not of rows of bytes; the tensors
   //                     together have 2^63 bytes or more; a tensor of
-  //                     complex128 has kMaxRank dimensions. Otherwise as
-  //                     DescribeTensor.
+  //                     complex128 or complex32 has kMaxRank dimensions.
+  //                     Otherwise as DescribeTensor.
   absl::Status Add(const std::string& name, const ShardedTensor& tensor,
                    Fingerprint& fingerprint);
 
