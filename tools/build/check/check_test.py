@@ -3,18 +3,54 @@
 import io
 import json
 import os
+import sys
 import tempfile
 import unittest
 import unittest.mock
 import xml.etree.ElementTree as ElementTree
 
 import build_form
+import check
 import layering
 import lints
 import parts
 import progress
 import results
 import tree
+
+
+class TargetsTest(unittest.TestCase):
+    """tools/check //PACKAGE/...: what Bazel is asked for, without a Bazel."""
+
+    def commands(self, *arguments):
+        """The exit code of check.py, and how it called Bazel."""
+        calls = []
+
+        def bazel(_, command, *rest, events=None):
+            calls.append([command] + [r for r in rest if r.startswith("//")])
+            return 0
+
+        with unittest.mock.patch.object(check.Check, "bazel", bazel), \
+                unittest.mock.patch.object(sys, "argv", ["check.py", *arguments]), \
+                unittest.mock.patch("sys.stdout", io.StringIO()), \
+                unittest.mock.patch("sys.stderr", io.StringIO()):
+            try:
+                return check.main(), calls
+            except SystemExit as end:
+                return end.code, calls
+
+    def test_only_these_are_built_and_tested(self):
+        targets = ["//core/nn/...", "//rpc:rpc"]
+        self.assertEqual(self.commands(*targets),
+                         (0, [["build", *targets], ["test", *targets]]))
+
+    def test_without_them_all_are(self):
+        self.assertEqual(self.commands("--part=tests"),
+                         (0, [["build", "//..."], ["test", "//..."]]))
+
+    def test_they_are_not_a_part_of_another_check(self):
+        for option in ["--deep", "--parts", "--part=form"]:
+            self.assertEqual(self.commands(option, "//core/nn/..."), (2, []))
 
 
 class LayeringTest(unittest.TestCase):
