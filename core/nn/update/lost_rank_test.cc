@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdint>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,12 @@ struct Loss {
   // Where the victim is lost, and in which collective of the call.
   std::string point;
   int64_t nth;
+
+  friend std::ostream& operator<<(std::ostream& out, const Loss& loss) {
+    return out << (loss.updates ? "Update" : "LookUp")
+               << (loss.direct ? " direct" : " by messages") << ", at passage "
+               << loss.nth << " of " << loss.point;
+  }
 };
 
 class LostRankTest : public sherd::testing::DistributedTest,
