@@ -2,6 +2,7 @@
 #define SHERD_CORE_BASE_SHARED_WORK_H_
 
 #include <atomic>
+#include <functional>
 
 #include "sherd/core/base/deadline.h"
 
@@ -54,6 +55,11 @@ class SharedWork {
 
   // Called by Wait: ends the sleep of the thread that takes part.
   virtual void Wake() = 0;
+
+  // Whether the calling thread runs a function of the work. Then Defer runs
+  // `task` on it once that function has returned.
+  virtual bool RunsHere() const { return false; }
+  virtual void Defer(std::function<void()> task) { task(); }
 };
 
 }  // namespace sherd::internal

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -25,13 +26,15 @@ constexpr int kEventsAtOnce = 16;
 // A thread without a task, and one that waits: with more, the system would too
 // often wake the wrong one.
 constexpr size_t kVisitors = 2;
+// When tasks of PostSoon are due.
+constexpr itimerspec kSoon = {.it_interval = {}, .it_value = {0, 100'000}};
 // Descriptors fit into the lower half of epoll's data, tokens into the upper.
 constexpr uint64_t kDescriptorMask = 0xffffffff;
 
-// Whether the calling thread runs functions of a loop.
-bool& RunsHere() {
-  static thread_local bool runs = false;
-  return runs;
+// The loop whose functions the calling thread runs, or null.
+EventLoop*& LoopHere() {
+  static thread_local EventLoop* loop = nullptr;
+  return loop;
 }
 
 // For epoll_wait; rounded up, or the loop would spin in the last millisecond.
@@ -48,26 +51,29 @@ uint64_t DataOf(int fd, uint64_t token) {
   return token << 32 | static_cast<uint32_t>(fd);
 }
 
+// Wakes one thread each time `fd` becomes readable, though nothing reads it.
+bool WakesFor(int epoll, int fd) {
+  epoll_event event = {};
+  event.events = EPOLLIN | EPOLLET;
+  event.data.u64 = DataOf(fd, 0);
+  return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<EventLoop>> EventLoop::Start(
     const std::string& name) {
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   UniqueFd wakeup(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!epoll.is_open() || !wakeup.is_open()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("an event loop cannot be made: ", strerror(errno)));
-  }
-  epoll_event event = {};
-  // Wakes one thread each time it is written to.
-  event.events = EPOLLIN | EPOLLET;
-  event.data.u64 = DataOf(wakeup.get(), 0);
-  if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wakeup.get(), &event) != 0) {
+  UniqueFd alarm(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!epoll.is_open() || !wakeup.is_open() || !alarm.is_open() ||
+      !WakesFor(epoll.get(), wakeup.get()) ||
+      !WakesFor(epoll.get(), alarm.get())) {
     return absl::ResourceExhaustedError(
         absl::StrCat("an event loop cannot be made: ", strerror(errno)));
   }
   auto loop = std::unique_ptr<EventLoop>(
-      new EventLoop(std::move(epoll), std::move(wakeup)));
+      new EventLoop(std::move(epoll), std::move(wakeup), std::move(alarm)));
   SHERD_ASSIGN_OR_RETURN(
       loop->thread_,
       StartNamedThread(name, [raw = loop.get()] { raw->Run(); }));
@@ -81,11 +87,15 @@ class EventLoop::Work final : public internal::SharedWork {
 
   bool WorkUntil(Wait& wait, Deadline deadline) override {
     // It would wait for itself.
-    if (RunsHere()) return false;
+    if (LoopHere() != nullptr) return false;
     EventLoop* loop;
     {
       absl::MutexLock lock(&mutex_);
-      if (visits_.size() == kVisitors || is_ending_) return false;
+      if (is_ending_) return false;
+      if (visits_.size() == kVisitors) {
+        if (loop_->has_soon_tasks_) loop_->Wake();
+        return false;
+      }
       visits_.push_back(&wait);
       loop = loop_;
     }
@@ -98,6 +108,15 @@ class EventLoop::Work final : public internal::SharedWork {
   void Wake() override {
     absl::MutexLock lock(&mutex_);
     if (!visits_.empty()) loop_->Wake();
+  }
+
+  bool RunsHere() const override {
+    if (LoopHere() == nullptr) return false;
+    absl::MutexLock lock(&mutex_);
+    return LoopHere() == loop_;
+  }
+  void Defer(std::function<void()> task) override {
+    LoopHere()->PostSoon(std::move(task));
   }
 
   bool is_ending() const { return is_ending_; }
@@ -123,15 +142,16 @@ class EventLoop::Work final : public internal::SharedWork {
   }
 
  private:
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   EventLoop* loop_ ABSL_GUARDED_BY(mutex_);
   std::vector<Wait*> visits_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> is_ending_{false};
 };
 
-EventLoop::EventLoop(UniqueFd epoll, UniqueFd wakeup)
+EventLoop::EventLoop(UniqueFd epoll, UniqueFd wakeup, UniqueFd alarm)
     : epoll_(std::move(epoll)),
       wakeup_(std::move(wakeup)),
+      alarm_(std::move(alarm)),
       work_(std::make_shared<Work>(this)),
       scratch_(kScratchBytes) {}
 
@@ -158,6 +178,17 @@ void EventLoop::Post(std::function<void()> task) {
     tasks_.push_back(std::move(task));
   }
   if (first) Wake();
+}
+
+void EventLoop::PostSoon(std::function<void()> task) {
+  if (LoopHere() == this) return deferred_.push_back(std::move(task));
+  absl::MutexLock lock(&mutex_);
+  soon_tasks_.push_back(std::move(task));
+  has_soon_tasks_ = true;
+  // Where it was set for earlier tasks that ran before they were due, this one
+  // runs a little earlier too: setting it less often costs less.
+  if (std::exchange(is_alarm_set_, true)) return;
+  timerfd_settime(alarm_.get(), 0, &kSoon, nullptr);
 }
 
 absl::StatusOr<uint64_t> EventLoop::Watch(int fd, uint32_t events,
@@ -201,6 +232,8 @@ void EventLoop::Run() {
     Time look;
     {
       absl::MutexLock lock(&running_);
+      // They may set timers.
+      if (has_soon_tasks_) HandleInTurn(nullptr, 0);
       if (stopping_) break;
       look = next_look_ = NextTimer();
     }
@@ -215,14 +248,21 @@ void EventLoop::Run() {
     const auto watched = std::exchange(watched_, {});
   }
   std::vector<std::function<void()>> tasks;
+  std::vector<std::function<void()>> soon_tasks;
   absl::MutexLock lock(&mutex_);
   tasks.swap(tasks_);
+  soon_tasks.swap(soon_tasks_);
 }
 
 bool EventLoop::Visit(internal::SharedWork::Wait& wait,
                       Deadline deadline) noexcept {
   epoll_event events[kEventsAtOnce];
   Time timer = kNever;
+  // Another thread that runs the loop now runs them too.
+  if (has_soon_tasks_ && running_.TryLock()) {
+    timer = HandleInTurn(nullptr, 0);
+    running_.Unlock();
+  }
   while (!wait.has_ended() && !deadline.HasPassed() && wait.BeginSleep()) {
     const bool is_ending = work_->is_ending();
     const int n =
@@ -242,18 +282,12 @@ bool EventLoop::Visit(internal::SharedWork::Wait& wait,
 }
 
 Time EventLoop::Handle(const epoll_event* events, int n) {
-  Time timer = kNever;
-  bool was_woken = false;
+  Time timer;
+  bool was_woken;
   {
     absl::MutexLock lock(&running_);
-    const internal::ScopedLibraryThread scope;
-    RunsHere() = true;
-    for (int i = 0; i < n; ++i) Dispatch(events[i]);
-    if (!timers_.empty()) RunTimers();
+    timer = HandleInTurn(events, n);
     was_woken = std::exchange(was_woken_, false);
-    if (was_woken) RunTasks();
-    RunsHere() = false;
-    if (NextTimer() < next_look_) timer = NextTimer();
   }
   // The wake-up may have been for another thread, which needs a core. If that
   // one returns, so will this one.
@@ -264,10 +298,36 @@ Time EventLoop::Handle(const epoll_event* events, int n) {
   return timer;
 }
 
+Time EventLoop::HandleInTurn(const epoll_event* events, int n) {
+  const internal::ScopedLibraryThread scope;
+  LoopHere() = this;
+  for (int i = 0; i < n; ++i) {
+    Call([&] { Dispatch(events[i]); });
+  }
+  if (!timers_.empty()) RunTimers();
+  if (was_woken_) RunTasks();
+  if (has_soon_tasks_) RunSoonTasks();
+  LoopHere() = nullptr;
+  return NextTimer() < next_look_ ? NextTimer() : kNever;
+}
+
+template <typename Function>
+void EventLoop::Call(const Function& function) {
+  function();
+  while (!deferred_.empty()) {
+    for (const auto& task : std::exchange(deferred_, {})) task();
+  }
+}
+
 void EventLoop::Dispatch(const epoll_event& event) {
   const int fd = static_cast<int>(event.data.u64 & kDescriptorMask);
   if (fd == wakeup_.get()) {
     was_woken_ = true;
+    return;
+  }
+  if (fd == alarm_.get()) {
+    absl::MutexLock lock(&mutex_);
+    is_alarm_set_ = false;
     return;
   }
   const auto it = watched_.find(fd);
@@ -286,7 +346,18 @@ void EventLoop::RunTasks() {
     absl::MutexLock lock(&mutex_);
     tasks.swap(tasks_);
   }
-  for (std::function<void()>& task : tasks) task();
+  for (const std::function<void()>& task : tasks) Call(task);
+}
+
+// Those that other threads post meanwhile have set the alarm.
+void EventLoop::RunSoonTasks() {
+  std::vector<std::function<void()>> tasks;
+  {
+    absl::MutexLock lock(&mutex_);
+    tasks.swap(soon_tasks_);
+    has_soon_tasks_ = false;
+  }
+  for (const std::function<void()>& task : tasks) Call(task);
 }
 
 void EventLoop::RunTimers() {
@@ -294,7 +365,7 @@ void EventLoop::RunTimers() {
   while (!timers_.empty() && timers_.begin()->first.first <= now) {
     const std::function<void()> task = std::move(timers_.begin()->second);
     timers_.erase(timers_.begin());
-    task();
+    Call(task);
   }
 }
 

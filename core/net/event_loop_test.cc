@@ -191,6 +191,109 @@ void AwaitSleep(const SharedWork::Wait& wait) {
   while (!wait.sleeps()) std::this_thread::yield();
 }
 
+TEST(EventLoopTest, WhatIsPostedSoonRunsThoughNothingElseHappens) {
+  auto loop = StartLoop();
+  for (int i = 0; i < 100; ++i) {
+    absl::Notification ran;
+    loop->PostSoon([&] { ran.Notify(); });
+    ran.WaitForNotification();
+  }
+}
+
+TEST(EventLoopTest, WhatAFunctionPostsSoonRunsOnceItHasReturned) {
+  auto loop = StartLoop();
+  std::vector<int> order;
+  absl::Notification done;
+  loop->Post([&] {
+    loop->PostSoon([&] {
+      order.push_back(2);
+      loop->PostSoon([&] {
+        order.push_back(4);
+        done.Notify();
+      });
+    });
+    loop->PostSoon([&] { order.push_back(3); });
+    order.push_back(1);
+  });
+  done.WaitForNotification();
+  EXPECT_THAT(order, ElementsAre(1, 2, 3, 4));
+}
+
+TEST(EventLoopTest, WhatIsPostedSoonMaySetATimer) {
+  auto loop = StartLoop();
+  for (int i = 0; i < 20; ++i) {
+    absl::Notification ran;
+    loop->PostSoon([&] {
+      loop->RunAt(Deadline::Clock::now() + std::chrono::milliseconds(1),
+                  [&] { ran.Notify(); });
+    });
+    // Has the loop's thread look right after, or not.
+    if (i % 2 == 0) loop->Post([] {});
+    ran.WaitForNotification();
+  }
+}
+
+TEST(EventLoopTest, WhatIsPostedSoonAtItsEndRunsOrIsDropped) {
+  const auto alive = std::make_shared<int>();
+  auto loop = StartLoop();
+  loop->PostSoon([alive] {});
+  loop.reset();
+  EXPECT_EQ(alive.use_count(), 1);
+}
+
+TEST(EventLoopWorkTest, AThreadThatTakesPartBeginsWithWhatIsPostedSoon) {
+  auto loop = StartLoop();
+  const std::shared_ptr<SharedWork> work = loop->work();
+  bool ran_here = false;
+  // Where this thread has to wait for a core, the loop's own comes first.
+  for (int attempt = 0; attempt < 1000 && !ran_here; ++attempt) {
+    absl::Notification ran;
+    loop->PostSoon([&, visitor = std::this_thread::get_id()] {
+      ran_here = std::this_thread::get_id() == visitor;
+      ran.Notify();
+    });
+    SharedWork::Wait wait(*work);
+    wait.End();
+    EXPECT_TRUE(work->WorkUntil(wait, Deadline::Infinite()));
+    ran.WaitForNotification();
+  }
+  EXPECT_TRUE(ran_here);
+}
+
+TEST(EventLoopWorkTest, FunctionsOfTheLoopDefer) {
+  auto loop = StartLoop();
+  auto other = StartLoop();
+  const std::shared_ptr<SharedWork> work = loop->work();
+  EXPECT_FALSE(work->RunsHere());
+  absl::Notification elsewhere, go, done;
+  other->Post([&] {
+    EXPECT_FALSE(work->RunsHere());
+    elsewhere.Notify();
+  });
+  elsewhere.WaitForNotification();
+  std::vector<int> order;
+  // So that the others run in one round.
+  loop->Post([&] { go.WaitForNotification(); });
+  loop->Post([&] {
+    EXPECT_TRUE(work->RunsHere());
+    work->Defer([&, thread = std::this_thread::get_id()] {
+      EXPECT_EQ(std::this_thread::get_id(), thread);
+      EXPECT_TRUE(work->RunsHere());
+      order.push_back(2);
+    });
+    order.push_back(1);
+  });
+  loop->Post([&] {
+    order.push_back(3);
+    done.Notify();
+  });
+  go.Notify();
+  done.WaitForNotification();
+  EXPECT_THAT(order, ElementsAre(1, 2, 3));
+  loop.reset();
+  EXPECT_FALSE(work->RunsHere());
+}
+
 TEST(EventLoopWorkTest, EachTaskRunsOnceOnAnyThread) {
   auto loop = StartLoop();
   const std::shared_ptr<SharedWork> work = loop->work();

@@ -6,6 +6,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -31,6 +32,11 @@ constexpr size_t kSentAtOnce = size_t{1} << 20;
 constexpr size_t kReceivedAtOnce = size_t{2} << 20;
 // Small queued payloads are joined up to about this size.
 constexpr size_t kJoinedBytes = size_t{64} << 10;
+// Frames that may wait have at most this many bytes, follow one another within
+// this time, and are sent when they are this many.
+constexpr size_t kSmallFrame = size_t{4} << 10;
+constexpr auto kBurst = std::chrono::microseconds(100);
+constexpr size_t kGathered = 16;
 
 // A change is reported once. The end of the stream is a change of its own, so
 // that it is seen even if it arrives behind bytes that were read.
@@ -163,17 +169,23 @@ FrameConnection::FrameConnection(EventLoop* loop, UniqueFd socket,
 }
 
 FrameConnection::~FrameConnection() {
+  std::list<Outgoing> sent;
   std::list<Outgoing> unsent;
   {
     absl::MutexLock lock(&mutex_);
+    sent.swap(sent_);
     unsent = DropQueue();
     token_ = 0;
     socket_.Reset();
   }
-  for (const Outgoing& frame : unsent) {
-    if (frame.on_sent) {
-      frame.on_sent(absl::CancelledError("the connection's loop has ended"));
-    }
+  Report(sent, absl::OkStatus());
+  Report(unsent, absl::CancelledError("the connection's loop has ended"));
+}
+
+void FrameConnection::Report(const std::list<Outgoing>& frames,
+                             const absl::Status& status) {
+  for (const Outgoing& frame : frames) {
+    if (frame.on_sent) frame.on_sent(status);
   }
 }
 
@@ -223,7 +235,7 @@ absl::Status FrameConnection::Send(absl::string_view payload) {
                        {const_cast<char*>(payload.data()),
                         std::min(payload.size(), kSentAtOnce)}};
     const ssize_t n = SendPieces(socket_.get(), pieces, 2);
-    if (n < 0 && errno != EAGAIN) return Fail(errno);
+    if (n < 0 && errno != EAGAIN) return Fail(Broken(errno));
     if (n > 0) sent = static_cast<size_t>(n);
     if (sent == header.size() + payload.size()) return absl::OkStatus();
   }
@@ -237,6 +249,7 @@ absl::Status FrameConnection::Send(absl::string_view payload) {
   waiting.append(payload.data(), payload.size());
   queued_bytes_ += header.size() - std::min(sent, header.size());
   queued_bytes_ += payload.size();
+  if (gathers_) SendGathered();
   AfterQueueing();
   return absl::OkStatus();
 }
@@ -246,8 +259,11 @@ absl::Status FrameConnection::Send(OutgoingFrame frame) {
     return absl::InvalidArgumentError(
         absl::StrCat("a frame with a head of ", frame.head.size(), " bytes"));
   }
-  Outgoing out;
-  out.header = TailFrameHeader(frame.head.size(), TotalBytes(frame.tail));
+  // Other threads need not wait for its allocation.
+  std::list<Outgoing> made(1);
+  Outgoing& out = made.front();
+  const uint64_t bytes = frame.head.size() + TotalBytes(frame.tail);
+  out.header = TailFrameHeader(frame.head.size(), bytes - frame.head.size());
   out.head = std::move(frame.head);
   out.tail = std::move(frame.tail);
   {
@@ -256,18 +272,49 @@ absl::Status FrameConnection::Send(OutgoingFrame frame) {
     if (!has_tails_) {
       return absl::FailedPreconditionError("the connection has no tails");
     }
-    if (queue_.empty()) SHERD_RETURN_IF_ERROR(SendNow(&out));
+    const bool waits = frame.may_wait && bytes <= kSmallFrame && InBurst();
+    if (queue_.empty() && !waits) SHERD_RETURN_IF_ERROR(SendNow(&out));
     if (!out.is_sent()) {
-      out.on_sent = std::move(frame.on_sent);
-      queued_bytes_ += out.Overhead();
-      out.CountLeft(&queued_bytes_, &queued_tail_bytes_);
-      queue_.push_back(std::move(out));
-      AfterQueueing();
-      return absl::OkStatus();
+      out.on_sent = std::exchange(frame.on_sent, nullptr);
+      Queue(std::move(made), waits);
     }
   }
   if (frame.on_sent) frame.on_sent(absl::OkStatus());
   return absl::OkStatus();
+}
+
+void FrameConnection::Queue(std::list<Outgoing> frame, bool waits) {
+  queued_bytes_ += frame.front().Overhead();
+  frame.front().CountLeft(&queued_bytes_, &queued_tail_bytes_);
+  queue_.splice(queue_.end(), frame);
+  if (waits && queue_.size() == 1) gathers_ = true;
+  if (gathers_ && waits && queue_.size() < kGathered) {
+    if (!std::exchange(will_flush_, true)) {
+      loop_->PostSoon([self = shared_from_this()] { self->FlushOnLoop(); });
+    }
+    return;
+  }
+  if (gathers_) SendGathered();
+  AfterQueueing();
+}
+
+// Sends what was queued to wait for more, and the frame that does not wait. A
+// flush, which will come, calls on_sent: what the frames of other threads own
+// may call their program.
+void FrameConnection::SendGathered() {
+  gathers_ = false;
+  // The frames are queued, so that on_sent gets the error.
+  if (const absl::Status status = SendQueued().status(); !status.ok()) {
+    Fail(status).IgnoreError();
+  }
+  if (!queue_.empty() && !queue_.front().is_untouched()) {
+    MaybeInjectFault({.point = FaultPoint::kFramePartSent}).IgnoreError();
+  }
+}
+
+bool FrameConnection::InBurst() {
+  const auto now = Deadline::Clock::now();
+  return now - std::exchange(last_small_, now) < kBurst;
 }
 
 absl::Status FrameConnection::SendNow(Outgoing* frame) {
@@ -279,7 +326,7 @@ absl::Status FrameConnection::SendNow(Outgoing* frame) {
     const size_t offered = frame->Gather(kSentAtOnce - total, pieces, &count);
     const ssize_t n = SendPieces(socket_.get(), pieces, count);
     if (n < 0 && errno != EAGAIN) {
-      absl::Status status = Fail(errno);
+      absl::Status status = Fail(Broken(errno));
       // If a part of it was sent, on_sent gets the error, as for a queued
       // frame.
       return frame->is_untouched() ? status : absl::OkStatus();
@@ -298,10 +345,9 @@ absl::Status FrameConnection::SendNow(Outgoing* frame) {
 }
 
 // Sending fails from now on. Returns why.
-absl::Status FrameConnection::Fail(int error) {
-  failure_ = Broken(error);
-  loop_->Post(
-      [self = shared_from_this(), why = failure_] { self->Break(why); });
+absl::Status FrameConnection::Fail(const absl::Status& why) {
+  failure_ = why;
+  loop_->Post([self = shared_from_this(), why] { self->Break(why); });
   return failure_;
 }
 
@@ -324,7 +370,7 @@ bool FrameConnection::HasTooMuchQueued() const {
 void FrameConnection::UpdateInterest() {
   if (token_ == 0) return;
   uint32_t interest = kEdges;
-  if (!queue_.empty()) interest |= EPOLLOUT;
+  if (!queue_.empty() && !gathers_) interest |= EPOLLOUT;
   if (!HasTooMuchQueued()) interest |= EPOLLIN;
   if (interest == interest_) return;
   interest_ = interest;
@@ -342,7 +388,8 @@ bool FrameConnection::IsPaused() {
   return HasTooMuchQueued();
 }
 
-absl::Status FrameConnection::SendQueued(std::list<Outgoing>* sent) {
+// Returns the bytes that the system took.
+absl::StatusOr<size_t> FrameConnection::SendQueued() {
   size_t total = 0;
   while (!queue_.empty() && total < kSentAtOnce) {
     iovec pieces[kPieces];
@@ -358,7 +405,6 @@ absl::Status FrameConnection::SendQueued(std::list<Outgoing>* sent) {
     size_t left = static_cast<size_t>(n);
     const bool is_full = left < kSentAtOnce - total - room;
     total += left;
-    ++taken_;
     while (!queue_.empty()) {
       const size_t before = left;
       const uint64_t of_tail = queue_.front().Advance(&left);
@@ -366,11 +412,11 @@ absl::Status FrameConnection::SendQueued(std::list<Outgoing>* sent) {
       queued_bytes_ -= before - left - of_tail;
       if (!queue_.front().is_sent()) break;
       queued_bytes_ -= queue_.front().Overhead();
-      sent->splice(sent->end(), queue_, queue_.begin());
+      sent_.splice(sent_.end(), queue_, queue_.begin());
     }
     if (is_full) break;
   }
-  return absl::OkStatus();
+  return total;
 }
 
 absl::Status FrameConnection::Flush() {
@@ -378,24 +424,33 @@ absl::Status FrameConnection::Flush() {
   absl::Status status;
   {
     absl::MutexLock lock(&mutex_);
-    status = SendQueued(&sent);
+    const absl::StatusOr<size_t> taken = SendQueued();
+    status = taken.status();
+    will_flush_ = false;
+    // The system had no room for it before.
+    if (!std::exchange(gathers_, false) && taken.value_or(0) > 0) ++taken_;
     if (status.ok() && queue_.empty() && end_after_sending_) {
       shutdown(socket_.get(), SHUT_WR);
     }
     UpdateInterest();
     // It may have stopped before the system's buffer was full.
     if (!queue_.empty()) LookAgain();
+    sent.swap(sent_);
   }
-  for (const Outgoing& frame : sent) {
-    if (frame.on_sent) frame.on_sent(absl::OkStatus());
-  }
+  Report(sent, absl::OkStatus());
   return status;
+}
+
+void FrameConnection::FlushOnLoop() {
+  if (closed_) return;
+  if (const absl::Status status = Flush(); !status.ok()) Break(status);
+  // It may have paused.
+  DispatchFrames();
 }
 
 void FrameConnection::HandleEvents(uint32_t events) {
   if ((events & EPOLLOUT) != 0) {
-    if (const absl::Status status = Flush(); !status.ok()) Break(status);
-    DispatchFrames();
+    FlushOnLoop();
     if (closed_) return;
   }
   if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
@@ -411,6 +466,7 @@ void FrameConnection::HandleEvents(uint32_t events) {
 std::list<FrameConnection::Outgoing> FrameConnection::DropQueue() {
   queued_bytes_ = 0;
   queued_tail_bytes_ = 0;
+  gathers_ = false;
   return std::exchange(queue_, {});
 }
 
@@ -431,9 +487,7 @@ void FrameConnection::Break(const absl::Status& why) {
     UpdateInterest();
     LookAgain();
   }
-  for (const Outgoing& frame : unsent) {
-    if (frame.on_sent) frame.on_sent(why);
-  }
+  Report(unsent, why);
 }
 
 // Collects the rest of the tail's memory, up to a limit. Returns its bytes.
@@ -587,10 +641,12 @@ void FrameConnection::Close(const absl::Status& why) {
   if (half_frame_timer_) loop_->Cancel(*half_frame_timer_);
   if (close_timer_) loop_->Cancel(*close_timer_);
   tail_.clear();
+  std::list<Outgoing> sent;
   std::list<Outgoing> unsent;
   {
     absl::MutexLock lock(&mutex_);
     token_ = 0;
+    sent.swap(sent_);
     unsent = DropQueue();
     socket_.Reset();
   }
@@ -599,9 +655,8 @@ void FrameConnection::Close(const absl::Status& why) {
   const absl::Status not_sent =
       reason.ok() ? absl::CancelledError("closed before the frame left")
                   : reason;
-  for (const Outgoing& frame : unsent) {
-    if (frame.on_sent) frame.on_sent(not_sent);
-  }
+  Report(sent, absl::OkStatus());
+  Report(unsent, not_sent);
   const std::shared_ptr<const Events> events = std::move(events_);
   if (events != nullptr) events->on_closed(reason);
 }

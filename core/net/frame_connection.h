@@ -19,6 +19,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "sherd/core/base/deadline.h"
 #include "sherd/core/base/unique_fd.h"
 #include "sherd/core/net/event_loop.h"
 #include "sherd/core/net/frame.h"
@@ -38,6 +39,10 @@ struct OutgoingFrame {
   // after on_closed. May be null. If it holds the connection, it keeps it until
   // the frame was sent or the connection is closed.
   std::function<void(const absl::Status&)> on_sent;
+  // A small frame that follows another of this kind within 0.1 ms waits for
+  // more: they are sent together with the next that does not wait, when a
+  // thread begins to take part in the loop, or after 0.1 ms.
+  bool may_wait = false;
 };
 
 // A connected socket on a loop that sends and receives frames. While the peer
@@ -50,8 +55,9 @@ struct OutgoingFrame {
 // most 64 KiB.
 //
 // Threads. Send from any thread, the rest on the loop thread.
-// Cost. A frame is one sendmsg on the caller's thread if nothing is queued; a
-// frame that has arrived whole, with a tail or without, is one recv.
+// Cost. A frame is one sendmsg on the caller's thread if nothing is queued, and
+// frames that waited are one together; a frame that has arrived whole, with a
+// tail or without, is one recv, and so are several small ones.
 class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
  public:
   struct Options {
@@ -158,14 +164,21 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   void WatchHalfFrame();
   bool IsPaused() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckOpen() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool InBurst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Queue(std::list<Outgoing> frame, bool waits)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendGathered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status SendNow(Outgoing* frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Fail(int error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Fail(const absl::Status& why)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Break(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   std::list<Outgoing> DropQueue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static void Report(const std::list<Outgoing>& frames,
+                     const absl::Status& status);
   void AfterQueueing() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Flush() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status SendQueued(std::list<Outgoing>* sent)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FlushOnLoop() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<size_t> SendQueued() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void UpdateInterest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LookAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasTooMuchQueued() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -177,9 +190,17 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   UniqueFd socket_ ABSL_GUARDED_BY(mutex_);
   bool has_tails_ ABSL_GUARDED_BY(mutex_);
   std::list<Outgoing> queue_ ABSL_GUARDED_BY(mutex_);
+  // Sent, but for their on_sent.
+  std::list<Outgoing> sent_ ABSL_GUARDED_BY(mutex_);
   // Of queue_: overhead and tails.
   uint64_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t queued_tail_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The frames of queue_ wait for more, not for the other end.
+  bool gathers_ ABSL_GUARDED_BY(mutex_) = false;
+  // The loop will flush it soon.
+  bool will_flush_ ABSL_GUARDED_BY(mutex_) = false;
+  // When the last frame came that may wait.
+  Deadline::Clock::time_point last_small_ ABSL_GUARDED_BY(mutex_);
   uint32_t interest_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t token_ ABSL_GUARDED_BY(mutex_) = 0;
   bool end_after_sending_ ABSL_GUARDED_BY(mutex_) = false;

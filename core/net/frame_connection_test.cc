@@ -1064,6 +1064,201 @@ TEST(FrameConnectionTest, AConnectionWithTailsNeedsTheirCallbacks) {
   });
 }
 
+// Sends frames of a burst, which may wait, until one of them did.
+class Bursts {
+ public:
+  explicit Bursts(End& end) : end_(end) {}
+
+  // Whether the second of two waited; `*frame` is that one's number.
+  bool Send(int* frame) {
+    SendOne(false);
+    *frame = next_;
+    SendOne(true);
+    return log.sent()[*frame].empty();
+  }
+  int num_frames() const { return next_; }
+
+  SentLog log;
+
+ private:
+  void SendOne(bool logged) {
+    const int number = next_++;
+    ASSERT_THAT(
+        end_.connection().Send({.head = absl::StrCat(number),
+                                .on_sent = logged ? log.For(number) : nullptr,
+                                .may_wait = true}),
+        IsOk());
+  }
+
+  End& end_;
+  int next_ = 0;
+};
+
+// A thread that the system lets wait between two frames sends no burst.
+constexpr int kAttempts = 10000;
+
+TEST(FrameConnectionTest, AFrameThatWaitedIsSentThoughNoneFollows) {
+  const std::unique_ptr<EventLoop> loops[] = {NewLoop(), NewLoop()};
+  auto [a, b] = SocketPair();
+  End sender(loops[0].get(), std::move(a), WithTails());
+  End receiver(loops[1].get(), std::move(b), WithTails());
+  Bursts bursts(sender);
+  int waited = 0;
+  for (int i = 0, frame = 0; i < kAttempts && waited < 20; ++i) {
+    waited += bursts.Send(&frame) ? 1 : 0;
+    receiver.WaitForFrames(static_cast<size_t>(bursts.num_frames()));
+  }
+  EXPECT_EQ(waited, 20);
+  const std::vector<End::Frame> frames = receiver.frames();
+  for (size_t i = 0; i < frames.size(); ++i) {
+    EXPECT_EQ(frames[i].head, absl::StrCat(i));
+  }
+  Settle(*loops[0]);
+  bursts.log.ExpectEach(absl::OkStatus());
+}
+
+TEST(FrameConnectionTest, AFrameThatDoesNotWaitTakesThoseAlongThatDid) {
+  const std::unique_ptr<EventLoop> loops[] = {NewLoop(), NewLoop()};
+  auto [a, b] = SocketPair();
+  End sender(loops[0].get(), std::move(a), WithTails());
+  End receiver(loops[1].get(), std::move(b), WithTails());
+  Bursts bursts(sender);
+  const std::string tail(5000, 'x');
+  // The two kinds of frames that do not wait: not allowed to, or too large.
+  const std::function<void()> kinds[] = {
+      [&] { ASSERT_THAT(sender.connection().Send({.head = "last"}), IsOk()); },
+      [&] {
+        ASSERT_THAT(
+            sender.connection().Send(
+                {.head = "last", .tail = {BytesOf(tail)}, .may_wait = true}),
+            IsOk());
+      }};
+  size_t sent = 0;
+  for (const auto& send_last : kinds) {
+    bool waited = false;
+    for (int i = 0; i < kAttempts && !waited; ++i) {
+      absl::Notification go, blocked;
+      loops[0]->Post([&] {
+        blocked.Notify();
+        go.WaitForNotification();
+      });
+      blocked.WaitForNotification();
+      int frame = 0;
+      waited = bursts.Send(&frame);
+      send_last();
+      // The sender's loop stands still.
+      sent += 3;
+      receiver.WaitForFrames(sent);
+      EXPECT_EQ(receiver.frames().back().head, "last");
+      go.Notify();
+      Settle(*loops[0]);
+      bursts.log.ExpectEach(absl::OkStatus());
+    }
+    EXPECT_TRUE(waited);
+  }
+}
+
+TEST(FrameConnectionTest, FewFramesWaitAtATime) {
+  const std::unique_ptr<EventLoop> loops[] = {NewLoop(), NewLoop()};
+  auto [a, b] = SocketPair();
+  End sender(loops[0].get(), std::move(a), WithTails());
+  End receiver(loops[1].get(), std::move(b), WithTails());
+  absl::Notification go;
+  loops[0]->Post([&] { go.WaitForNotification(); });
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_THAT(sender.connection().Send({.head = "h", .may_wait = true}),
+                IsOk());
+  }
+  EXPECT_GE(receiver.WaitForFrames(85).size(), 85u);
+  go.Notify();
+  Settle(*loops[0]);
+  EXPECT_EQ(receiver.WaitForFrames(100).size(), 100u);
+}
+
+// Whether frames waited or not.
+TEST(FrameConnectionTest, FramesThatWaitGetTheReasonOfAClose) {
+  const std::unique_ptr<EventLoop> loop = NewLoop();
+  bool waited = false;
+  for (int i = 0; i < kAttempts && !waited; ++i) {
+    auto [own, other] = SocketPair();
+    End end(loop.get(), std::move(own), WithTails());
+    Bursts bursts(end);
+    int frame = 0;
+    RunOn(*loop, [&] {
+      waited = bursts.Send(&frame);
+      end.connection().Close(absl::AbortedError("enough"));
+    });
+    Settle(*loop);
+    bursts.log.ExpectEach(waited ? absl::AbortedError("enough")
+                                 : absl::OkStatus());
+  }
+  EXPECT_TRUE(waited);
+}
+
+TEST(FrameConnectionTest, FramesThatWaitedAndWereSentAreReportedBeforeAClose) {
+  const std::unique_ptr<EventLoop> loop = NewLoop();
+  bool waited = false;
+  for (int i = 0; i < kAttempts && !waited; ++i) {
+    auto [own, other] = SocketPair();
+    End end(loop.get(), std::move(own), WithTails());
+    Bursts bursts(end);
+    int frame = 0;
+    RunOn(*loop, [&] {
+      waited = bursts.Send(&frame);
+      ASSERT_THAT(end.connection().Send({.head = "last"}), IsOk());
+      end.connection().Close(absl::AbortedError("enough"));
+      bursts.log.ExpectEach(absl::OkStatus());
+    });
+  }
+  EXPECT_TRUE(waited);
+}
+
+TEST(FrameConnectionTest, FramesThatWaitGetTheErrorOfTheFrameThatTookThem) {
+  const std::unique_ptr<EventLoop> loop = NewLoop();
+  bool waited = false;
+  for (int i = 0; i < kAttempts && !waited; ++i) {
+    auto [own, other] = SocketPair();
+    End end(loop.get(), std::move(own), WithTails());
+    Bursts bursts(end);
+    SentLog last;
+    int frame = 0;
+    RunOn(*loop, [&, &other = other] {
+      waited = bursts.Send(&frame);
+      ASSERT_EQ(shutdown(other.get(), SHUT_RD), 0);
+      const absl::Status status =
+          end.connection().Send({.head = "last", .on_sent = last.For(0)});
+      // It is queued behind those that wait.
+      EXPECT_EQ(status.ok(), waited);
+    });
+    EXPECT_THAT(end.WaitForClosed(),
+                StatusIs(absl::StatusCode::kUnavailable, "broke"));
+    Settle(*loop);
+    if (!waited) continue;
+    bursts.log.ExpectEach(StatusIs(absl::StatusCode::kUnavailable, "broke"));
+    last.ExpectEach(StatusIs(absl::StatusCode::kUnavailable, "broke"));
+  }
+  EXPECT_TRUE(waited);
+}
+
+// It may have stopped reading long ago.
+TEST(FrameConnectionTest, AFrameThatWaitedIsNoSignOfLifeOfTheOtherEnd) {
+  const std::unique_ptr<EventLoop> loop = NewLoop();
+  auto [own, other] = SocketPair();
+  End end(loop.get(), std::move(own), WithTails());
+  Bursts bursts(end);
+  bool waited = false;
+  for (int i = 0, frame = 0; i < kAttempts && !waited; ++i) {
+    waited = bursts.Send(&frame);
+    std::string frames;
+    for (int f = frame - 1; f <= frame; ++f) {
+      absl::StrAppend(&frames, EncodeTailFrame(absl::StrCat(f), ""));
+    }
+    EXPECT_EQ(Receive(other, frames.size()), frames);
+  }
+  EXPECT_TRUE(waited);
+  RunOn(*loop, [&] { EXPECT_EQ(end.connection().progress(), 0u); });
+}
+
 TEST(FrameConnectionTest, ManyThreadsSendWholeFramesEachInItsOrder) {
   constexpr int kThreads = 8, kFrames = 200;
   const std::unique_ptr<EventLoop> loops[] = {NewLoop(), NewLoop()};
@@ -1093,7 +1288,8 @@ TEST(FrameConnectionTest, ManyThreadsSendWholeFramesEachInItsOrder) {
                         {.head = head,
                          .tail = {BytesOf(tail.substr(0, size / 2)),
                                   BytesOf(tail.substr(size / 2))},
-                         .on_sent = log.For(t * kFrames + i)}),
+                         .on_sent = log.For(t * kFrames + i),
+                         .may_wait = random() % 4 != 0}),
                     IsOk());
       }
     });
