@@ -203,8 +203,9 @@ class Agent final : public RpcAgent,
   absl::Status Shutdown(const ShutdownOptions& options) override;
 
  private:
-  uint64_t Start(const To& to, absl::string_view method, uint64_t signature,
-                 absl::StatusOr<Payload> request, ReplyFunction done) override;
+  uint64_t Start(const To& to, bool waits, absl::string_view method,
+                 uint64_t signature, absl::StatusOr<Payload> request,
+                 ReplyFunction done) override;
   std::function<void()> Canceller(uint64_t call) override;
   std::shared_ptr<SharedWork> work() const override { return engine_->work(); }
   absl::StatusOr<ReferenceService::Handle> StartRemote(
@@ -335,7 +336,7 @@ absl::StatusOr<int> Agent::RankOf(const WorkerRef& worker) const {
       shown < workers().size() ? ", …" : ""));
 }
 
-uint64_t Agent::Start(const To& to, absl::string_view method,
+uint64_t Agent::Start(const To& to, bool waits, absl::string_view method,
                       uint64_t signature, absl::StatusOr<Payload> request,
                       ReplyFunction done) {
   const absl::StatusOr<int> rank = RankOf(to.worker);
@@ -345,10 +346,11 @@ uint64_t Agent::Start(const To& to, absl::string_view method,
     done(Annotate(std::move(status), absl::StrCat("call of ", method)));
     return 0;
   }
-  return engine_->Start(
-      *rank, method, signature, *std::move(request),
-      {.timeout = to.timeout.value_or(options_.timeout), .out = to.out},
-      std::move(done));
+  return engine_->Start(*rank, method, signature, *std::move(request),
+                        {.timeout = to.timeout.value_or(options_.timeout),
+                         .out = to.out,
+                         .may_wait = !waits},
+                        std::move(done));
 }
 
 std::function<void()> Agent::Canceller(uint64_t call) {
@@ -374,6 +376,7 @@ absl::StatusOr<ReferenceService::Handle> Agent::StartRemote(
   engine_->Start(created->message.id.owner, method, signature,
                  *std::move(request),
                  {.timeout = to.timeout.value_or(options_.timeout),
+                  .may_wait = true,
                   .creation = created->message},
                  [](const absl::StatusOr<Payload>& /*in the value*/) {});
   return std::move(created->handle);

@@ -307,6 +307,32 @@ TEST_F(RpcAgentTest, AGracefulShutdownServesTheOthersUntilTheyAreDone) {
   });
 }
 
+// Calls that follow one another closely are sent together, sooner or later.
+TEST_F(RpcAgentTest, ABurstOfCallsEndsBeforeAGracefulShutdown) {
+  constexpr int kWorkers = 3, kCalls = 100;
+  const Tensor x = *Tensor::Full({3}, 2.0, {.dtype = kFloat64});
+  RunRankThreads(kWorkers, [&](int rank) {
+    const auto agent = InitRpc(Options(rank, kWorkers));
+    ASSERT_THAT(agent, IsOk());
+    std::vector<Future<Tensor>> results;
+    std::vector<RemoteRef<Tensor>> kept;
+    for (int i = 0; i < kCalls; ++i) {
+      const int to = (rank + 1 + i % 2) % kWorkers;
+      results.push_back((*agent)->CallAsync<Scale>(to, x, i));
+      if (i % 5 == 0) results.back().Cancel();
+      if (i % 7 == 0) kept.push_back(*(*agent)->Remote<Scale>(to, x, i));
+    }
+    kept.clear();
+    EXPECT_THAT((*agent)->Shutdown(), IsOk());
+    for (int i = 0; i < kCalls; ++i) {
+      const absl::StatusOr<Tensor> result = results[i].Wait();
+      if (i % 5 == 0 && absl::IsCancelled(result.status())) continue;
+      EXPECT_THAT(result, IsOkAndHolds(TensorEq(*Tensor::Full(
+                              {3}, 2.0 * i, {.dtype = kFloat64}))));
+    }
+  });
+}
+
 TEST_F(RpcAgentTest, ACancelledCallReleasesItsArgumentsAtTheHandler) {
   // Never set.
   const Promise<void> promise;

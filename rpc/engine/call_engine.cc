@@ -1,6 +1,7 @@
 #include "sherd/rpc/engine/call_engine.h"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -62,6 +63,10 @@ class WorkOfNoCall final : public SharedWork {
     return work_->WorkUntil(wait, deadline);
   }
   void Wake() override { work_->Wake(); }
+  bool RunsHere() const override { return work_->RunsHere(); }
+  void Defer(std::function<void()> task) override {
+    work_->Defer(std::move(task));
+  }
 
  private:
   const std::shared_ptr<SharedWork> work_;

@@ -1,5 +1,6 @@
 #include "sherd/rpc/engine/call_engine.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -22,6 +23,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -44,8 +46,10 @@ namespace {
 using ::sherd::testing::IsOk;
 using ::sherd::testing::IsOkAndHolds;
 using ::sherd::testing::StatusIs;
+using ::testing::_;
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -592,6 +596,55 @@ TEST_F(CallEngineTest, HandlersAreNotifiedOnceOfACancellation) {
   EXPECT_EQ(last.times, 0);
   EXPECT_EQ(all.at("cancel").times, 1);
   EXPECT_EQ(late.times, 1);
+}
+
+TEST_F(CallEngineTest, MessagesMayWaitWhereOthersFollow) {
+  // So that the calls before wait for a thread.
+  const auto last_waits = [this] {
+    const std::vector<CallUnderWay> calls = engines_[1]->CallsUnderWay();
+    return std::any_of(
+        calls.begin(), calls.end(), [this](const CallUnderWay& call) {
+          return call.id == last_call_ && call.state == std::string("waiting");
+        });
+  };
+  std::atomic<bool> all_sent{false};
+  Handle("queue", [&](int, Payload request, ReplyFunction reply) {
+    while (request.values == "first" && !(all_sent && last_waits())) {
+      std::this_thread::yield();
+    }
+    // Longer than a handler whose reply may wait.
+    if (request.values == "first") absl::SleepFor(absl::Milliseconds(1));
+    reply(std::move(request));
+  });
+  StartWorkers(2, {.pool = {.concurrency = 1, .stall = absl::Minutes(10)}});
+  struct Log {
+    absl::Mutex mutex;
+    std::vector<bool> requests ABSL_GUARDED_BY(mutex);
+    std::vector<bool> replies ABSL_GUARDED_BY(mutex);
+  };
+  const auto log = std::make_shared<Log>();
+  network_->SetSendHook([log](int from, const WireMessage& message) {
+    absl::MutexLock lock(&log->mutex);
+    (from == 0 ? log->requests : log->replies).push_back(message.may_wait);
+  });
+  bool waited = false;
+  // Short handlers may have to wait for a core, too.
+  for (int attempt = 0; attempt < 1000 && !waited; ++attempt) {
+    all_sent = false;
+    const Pending calls[] = {
+        Start(0, 1, "queue", Values("first")),
+        Start(0, 1, "queue", Values("second"), {.may_wait = true}),
+        Start(0, 1, "queue", Values("third"))};
+    all_sent = true;
+    for (const Pending& call : calls) EXPECT_THAT(call.Wait(), IsOk());
+    absl::MutexLock lock(&log->mutex);
+    EXPECT_THAT(std::exchange(log->requests, {}),
+                ElementsAre(false, true, false));
+    const std::vector<bool> replies = std::exchange(log->replies, {});
+    ASSERT_THAT(replies, ElementsAre(false, _, false));
+    waited = replies[1];
+  }
+  EXPECT_TRUE(waited);
 }
 
 TEST_F(CallEngineTest, ACancellationComesAfterItsRequest) {

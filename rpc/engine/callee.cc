@@ -1,6 +1,7 @@
 #include "sherd/rpc/engine/callee.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -31,6 +32,12 @@
 #include "sherd/rpc/link/wire.h"
 
 namespace sherd::internal {
+namespace {
+
+// The reply of a handler that took longer does not wait for another.
+constexpr auto kShortHandler = std::chrono::microseconds(100);
+
+}  // namespace
 
 absl::Status AsCallersSee(const absl::Status& status) {
   if (!absl::IsFailedPrecondition(status)) return status;
@@ -252,6 +259,7 @@ void Callee::Run(const Call& call) {
   std::optional<Payload> payload = calls_.Begin(*call);
   if (!payload.has_value()) return;
   call->state.store("running", std::memory_order_relaxed);
+  call->begun = Deadline::Clock::now();
   if (const absl::Status status = CopyToDevices(*payload); !status.ok()) {
     return Reply(call, status);
   }
@@ -381,8 +389,11 @@ void Callee::WriteReply(const IncomingCall& call, Payload result,
             to, EncodeErrorReply(id, Annotate(end, "its reply was not sent")));
       };
     }
+    // Another reply follows closely, if handlers take no longer than this one.
+    const bool may_wait = core_->pool.HasQueued() &&
+                          Deadline::Clock::now() - call.begun < kShortHandler;
     status = core_->Send(to, 0, *std::move(control), std::move(packed),
-                         std::move(on_sent));
+                         std::move(on_sent), may_wait);
   } else {
     core_->SendSmall(to, EncodeErrorReply(id, status));
   }

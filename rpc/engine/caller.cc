@@ -86,6 +86,7 @@ uint64_t Caller::Start(int to, absl::string_view method, uint64_t signature,
   call->deadline = Deadline::After(options.timeout);
   call->done = std::move(done);
   call->out = options.out;
+  call->may_wait = options.may_wait;
   RequestHeader header = {
       .call = id, .method = call->method, .signature = signature};
   if (options.creation.has_value()) {
@@ -218,12 +219,12 @@ absl::Status Caller::TrySend(const Call& call, RequestHeader header,
   WorkerCounters& counters = core_->counters.Of(to);
   counters.requests_sent.fetch_add(1);
   core_->IntroduceMemory(to);
-  const absl::Status status =
-      core_->Send(to, call->id, std::move(control), std::move(packed),
-                  [self = weak_from_this(), call](const absl::Status& end) {
-                    if (const auto caller = self.lock())
-                      caller->OnSent(call, end);
-                  });
+  const absl::Status status = core_->Send(
+      to, call->id, std::move(control), std::move(packed),
+      [self = weak_from_this(), call](const absl::Status& end) {
+        if (const auto caller = self.lock()) caller->OnSent(call, end);
+      },
+      call->may_wait);
   if (!status.ok()) counters.requests_sent.fetch_sub(1);
   MaybeInjectFault({.point = FaultPoint::kRpcAfterRequest,
                     .rank = core_->options.rank,

@@ -33,6 +33,8 @@ struct CallOptions {
   // Receive the tensors of the result, in their order; undefined ones are
   // allocated, and all of them are if it is empty.
   std::vector<Tensor> out = {};
+  // Other calls may follow closely; see WireMessage.
+  bool may_wait = false;
   // The kCreate of the reference whose value the result becomes, at the
   // callee; `done` then gets an empty result.
   std::optional<ReferenceMessage> creation = std::nullopt;

@@ -89,15 +89,17 @@ std::string EngineCore::Describe(int worker) const {
                       worker, ")");
 }
 
-absl::Status EngineCore::Send(
-    int to, uint64_t call, std::string control, PackedTensors tensors,
-    std::function<void(const absl::Status&)> on_sent) {
+absl::Status EngineCore::Send(int to, uint64_t call, std::string control,
+                              PackedTensors tensors,
+                              std::function<void(const absl::Status&)> on_sent,
+                              bool may_wait) {
   counters.Of(to).bytes_sent.fetch_add(control.size() + tensors.bytes,
                                        std::memory_order_relaxed);
   WireMessage message{.control = std::move(control),
                       .tail = TailOf(tensors.tail),
                       .on_sent = nullptr,
-                      .bulk = tensors.bulk()};
+                      .bulk = tensors.bulk(),
+                      .may_wait = may_wait};
   message.on_sent = std::move(on_sent);
   if (!message.tail.empty()) {
     // The sender's storage, until the system has taken it.

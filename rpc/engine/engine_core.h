@@ -127,10 +127,11 @@ struct EngineCore : std::enable_shared_from_this<EngineCore> {
   // Counts and sends. `call`: as of CallOutbox::Send. The tensors are those of
   // Pack, and are kept until the system has them as the tail, or until they are
   // read. `on_sent`: as of WireMessage, but not called for a message that is
-  // dropped before; may be null.
-  absl::Status Send(
-      int to, uint64_t call, std::string control, PackedTensors tensors,
-      std::function<void(const absl::Status& end)> on_sent = nullptr);
+  // dropped before; may be null. `may_wait`: as of WireMessage.
+  absl::Status Send(int to, uint64_t call, std::string control,
+                    PackedTensors tensors,
+                    std::function<void(const absl::Status& end)> on_sent,
+                    bool may_wait);
   // The same for a small message, which a lost worker does not need. `unsent`:
   // called if WireMessage::IsUnsent; may be null.
   void SendSmall(int to, std::string control,

@@ -32,6 +32,8 @@ struct IncomingCall {
   // The value that its result becomes, if it stays here.
   std::optional<ReferenceService::Value> value;
   const Deadline::Clock::time_point started = Deadline::Clock::now();
+  // When its handler began.
+  Deadline::Clock::time_point begun;
   // As CallUnderWay has it.
   std::atomic<const char*> state{"arriving"};
   // Guarded by the table, then owned by the thread that took the call.

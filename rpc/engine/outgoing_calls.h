@@ -39,6 +39,8 @@ struct OutgoingCall {
   std::vector<Tensor> out;
   // The request is bulk, so that later messages of the call must be, too.
   bool bulk = false;
+  // Of the request, as of WireMessage.
+  bool may_wait = false;
   // The transfer of the references that the request carries; 0: none.
   uint64_t reference_transfer = 0;
   // The reference whose value the call creates.

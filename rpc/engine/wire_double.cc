@@ -111,6 +111,7 @@ absl::Status FakeNetwork::Send(int from, int to, WireMessage message) {
     if (!nodes_[from].gone[to].ok()) return nodes_[from].gone[to];
     filter = filter_;
   }
+  if (send_hook_ != nullptr) send_hook_(from, message);
   const Fate fate =
       filter == nullptr ? Fate::kDeliver : filter(from, to, message.control);
   if (fate == Fate::kLose) {

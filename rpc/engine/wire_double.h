@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -51,6 +52,11 @@ class FakeNetwork {
 
   void SetFilter(Filter filter) ABSL_LOCKS_EXCLUDED(mutex_);
   void ReleaseHeld() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Called for every message before the filter; any thread, under no lock.
+  // Before anything is sent.
+  void SetSendHook(std::function<void(int from, const WireMessage&)> hook) {
+    send_hook_ = std::move(hook);
+  }
   // Called on the receiver's thread when half of a tail has arrived.
   void SetTailHook(std::function<void(int from, int to)> hook)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -112,6 +118,7 @@ class FakeNetwork {
   std::vector<std::function<void()>> held_ ABSL_GUARDED_BY(mutex_);
   Filter filter_ ABSL_GUARDED_BY(mutex_);
   std::function<void(int, int)> tail_hook_ ABSL_GUARDED_BY(mutex_);
+  std::function<void(int, const WireMessage&)> send_hook_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -25,7 +25,8 @@
 namespace sherd::internal {
 
 // Invariant. While a task is queued, a thread is being woken for it, or one
-// watches whether tasks keep beginning, or there are max_threads.
+// watches whether tasks keep beginning, or there are max_threads, or the thread
+// that submitted it will look in a moment.
 class WorkerPool::State : public std::enable_shared_from_this<State> {
  public:
   explicit State(WorkerPoolOptions options) : options_(std::move(options)) {
@@ -42,6 +43,10 @@ class WorkerPool::State : public std::enable_shared_from_this<State> {
   void Submit(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Stop(Deadline deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   Counts counts() const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool HasQueued() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return !queue_.empty();
+  }
 
  private:
   struct Thread final : BlockingObserver {
@@ -50,23 +55,31 @@ class WorkerPool::State : public std::enable_shared_from_this<State> {
       state->BeginBlocked(what, &place);
     }
     void EndBlocked() override { state->EndBlocked(place); }
-    void Wake() {
+    // Returns what to signal without the lock, which the thread needs at once.
+    std::shared_ptr<absl::CondVar> Wake() {
       woken = true;
-      wake.Signal();
-      if (visit != nullptr) visit->End();
+      if (visit == nullptr) return wake;
+      visit->End();
+      return nullptr;
     }
 
     State* const state;
     // While its task waits: the counter that includes it.
     int* place = nullptr;
     std::thread thread;
-    absl::CondVar wake;
+    // May be signalled after the thread has ended.
+    const std::shared_ptr<absl::CondVar> wake =
+        std::make_shared<absl::CondVar>();
     // While it takes part in the work that receives tasks.
     SharedWork::Wait* visit = nullptr;
     // Removed from idle_ to look for a task.
     bool woken = true;
   };
-  using Refused = std::vector<Task>;
+  // What is left to do without the lock.
+  struct Outcome {
+    std::vector<Task> refused = {};
+    std::shared_ptr<absl::CondVar> woken = nullptr;
+  };
 
   // The calling thread, while it takes part in the work that receives tasks.
   static Thread*& Visitor() {
@@ -80,14 +93,16 @@ class WorkerPool::State : public std::enable_shared_from_this<State> {
   // Waits like Sleep, but takes part in the work if there is any.
   void Visit(Thread* self, Deadline deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Restores the invariant. Returns tasks that can never run.
-  Refused Serve() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Refused TakeQueue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool WakeOrStart() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether Serve follows once the work has submitted more.
+  bool ServesLater() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Restores the invariant. Refuses tasks that can never run.
+  Outcome Serve() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<Task> TakeQueue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool WakeOrStart(Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void JoinEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginBlocked(WaitFor what, int** place) ABSL_LOCKS_EXCLUDED(mutex_);
   void EndBlocked(int* place) ABSL_LOCKS_EXCLUDED(mutex_);
-  static void Refuse(Refused tasks, const absl::Status& why);
+  static void Complete(Outcome outcome, const absl::Status& why);
   absl::Status AllWait() const {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the pool of handlers has no thread left: all ", options_.max_threads,
@@ -99,6 +114,7 @@ class WorkerPool::State : public std::enable_shared_from_this<State> {
   std::shared_ptr<SharedWork> work_ ABSL_GUARDED_BY(mutex_);
   // One thread at a time takes part in work_.
   bool visited_ ABSL_GUARDED_BY(mutex_) = false;
+  bool serves_later_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Task> queue_ ABSL_GUARDED_BY(mutex_);
   std::list<Thread> threads_ ABSL_GUARDED_BY(mutex_);
   std::list<Thread> ended_ ABSL_GUARDED_BY(mutex_);
@@ -116,12 +132,13 @@ class WorkerPool::State : public std::enable_shared_from_this<State> {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-void WorkerPool::State::Refuse(Refused tasks, const absl::Status& why) {
-  for (Task& task : tasks) task(why);
+void WorkerPool::State::Complete(Outcome outcome, const absl::Status& why) {
+  if (outcome.woken != nullptr) outcome.woken->Signal();
+  for (Task& task : outcome.refused) task(why);
 }
 
 void WorkerPool::State::Submit(Task task) {
-  Refused refused;
+  Outcome outcome;
   absl::Status why;
   {
     absl::MutexLock lock(&mutex_);
@@ -133,17 +150,34 @@ void WorkerPool::State::Submit(Task task) {
                        " calls waiting for a thread, its maximum"));
     }
     if (!why.ok()) {
-      refused.push_back(std::move(task));
+      outcome.refused.push_back(std::move(task));
     } else {
       queue_.push_back(std::move(task));
-      refused = Serve();
+      if (!ServesLater()) outcome = Serve();
       why = AllWait();
     }
   }
-  Refuse(std::move(refused), why);
+  Complete(std::move(outcome), why);
 }
 
-WorkerPool::State::Refused WorkerPool::State::Serve() {
+// A thread that is woken for the first of several tasks which the work submits
+// one after another would sleep between them.
+bool WorkerPool::State::ServesLater() {
+  if (work_ == nullptr || !work_->RunsHere()) return false;
+  if (std::exchange(serves_later_, true)) return true;
+  work_->Defer([state = shared_from_this()] {
+    Outcome outcome;
+    {
+      absl::MutexLock lock(&state->mutex_);
+      state->serves_later_ = false;
+      outcome = state->Serve();
+    }
+    Complete(std::move(outcome), state->AllWait());
+  });
+  return true;
+}
+
+WorkerPool::State::Outcome WorkerPool::State::Serve() {
   if (queue_.empty()) return {};
   // A woken thread wakes the next; but this one may have more to do first.
   // The calling thread may be one of another pool.
@@ -153,18 +187,21 @@ WorkerPool::State::Refused WorkerPool::State::Serve() {
   if (waking_ > (this_one ? 1 : 0)) return {};
   const bool may_run = active_ < options_.concurrency;
   if (!may_run && watching_ > 0) return {};
-  if (WakeOrStart() || active_ + working_ + waking_ + watching_ > 0) return {};
-  return TakeQueue();
+  Outcome outcome;
+  if (!WakeOrStart(outcome) && active_ + working_ + waking_ + watching_ == 0) {
+    outcome.refused = TakeQueue();
+  }
+  return outcome;
 }
 
-WorkerPool::State::Refused WorkerPool::State::TakeQueue() {
-  Refused tasks(std::make_move_iterator(queue_.begin()),
-                std::make_move_iterator(queue_.end()));
+std::vector<WorkerPool::Task> WorkerPool::State::TakeQueue() {
+  std::vector<Task> tasks(std::make_move_iterator(queue_.begin()),
+                          std::make_move_iterator(queue_.end()));
   queue_.clear();
   return tasks;
 }
 
-bool WorkerPool::State::WakeOrStart() {
+bool WorkerPool::State::WakeOrStart(Outcome& outcome) {
   if (!idle_.empty()) {
     // The submitting thread; or the one that worked last, if possible one that
     // does not take part in the work: the task might wait there.
@@ -175,7 +212,7 @@ bool WorkerPool::State::WakeOrStart() {
     }
     Thread* const thread = *chosen;
     idle_.erase(chosen);
-    thread->Wake();
+    outcome.woken = thread->Wake();
     ++waking_;
     return true;
   }
@@ -207,9 +244,9 @@ void WorkerPool::State::Main(Thread* self) {
       queue_.pop_front();
       ++begun_;
       ++active_;
-      Refused refused = Serve();
+      Outcome outcome = Serve();
       mutex_.Unlock();
-      Refuse(std::move(refused), AllWait());
+      Complete(std::move(outcome), AllWait());
       task(absl::OkStatus());
       task = nullptr;
       mutex_.Lock();
@@ -249,7 +286,7 @@ bool WorkerPool::State::Sleep(Thread* self) {
   bool late = false;
   if (!watches && !visited_) Visit(self, deadline);
   while (!self->woken && !late) {
-    late = self->wake.WaitWithTimeout(&mutex_, deadline.Remaining());
+    late = self->wake->WaitWithTimeout(&mutex_, deadline.Remaining());
   }
   if (watches) --watching_;
   if (self->woken) {
@@ -288,7 +325,7 @@ void WorkerPool::State::JoinEnded() {
 }
 
 void WorkerPool::State::BeginBlocked(WaitFor what, int** place) {
-  Refused refused;
+  Outcome outcome;
   {
     absl::MutexLock lock(&mutex_);
     *place = what == WaitFor::kCalls           ? &blocked_
@@ -296,9 +333,9 @@ void WorkerPool::State::BeginBlocked(WaitFor what, int** place) {
                                                : &active_;
     --active_;
     ++**place;
-    refused = Serve();
+    outcome = Serve();
   }
-  Refuse(std::move(refused), AllWait());
+  Complete(std::move(outcome), AllWait());
 }
 
 void WorkerPool::State::EndBlocked(int* place) {
@@ -308,16 +345,20 @@ void WorkerPool::State::EndBlocked(int* place) {
 }
 
 absl::Status WorkerPool::State::Stop(Deadline deadline) {
-  Refused refused;
+  Outcome outcome;
   size_t left = 0;
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
-    refused = TakeQueue();
-    while (!idle_.empty()) WakeOrStart();
+    outcome.refused = TakeQueue();
+    while (!idle_.empty()) {
+      Outcome each;
+      WakeOrStart(each);
+      if (each.woken != nullptr) each.woken->Signal();
+    }
   }
-  Refuse(std::move(refused),
-         absl::CancelledError("the pool of handlers was stopped"));
+  Complete(std::move(outcome),
+           absl::CancelledError("the pool of handlers was stopped"));
   {
     absl::MutexLock lock(&mutex_);
     const auto none_left = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
@@ -354,6 +395,8 @@ void WorkerPool::Share(std::shared_ptr<SharedWork> work) {
 }
 
 void WorkerPool::Submit(Task task) { state_->Submit(std::move(task)); }
+
+bool WorkerPool::HasQueued() const { return state_->HasQueued(); }
 
 absl::Status WorkerPool::Stop(Deadline deadline) {
   return state_->Stop(deadline);

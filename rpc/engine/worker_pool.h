@@ -35,7 +35,8 @@ struct WorkerPoolOptions {
 //
 // Threads. Safe from any thread.
 // Cost. Submit: a lock, and a wake-up if a thread may run and none wakes yet,
-// which wakes the next. No thread exists before the first task.
+// which wakes the next; tasks that a function of the shared work submits have
+// one wake-up together, after it. No thread exists before the first task.
 class WorkerPool {
  public:
   // Called once: with OK on a thread of the pool; otherwise with the reason why
@@ -56,6 +57,9 @@ class WorkerPool {
   void Share(std::shared_ptr<SharedWork> work);
 
   void Submit(Task task);
+
+  // Whether a task waits for a thread.
+  bool HasQueued() const;
 
   // Refuses tasks that have not begun and waits for the others. Idempotent.
   //   kDeadlineExceeded  Some still run; the message has their number. They

@@ -240,13 +240,19 @@ class FedWork final : public SharedWork {
       wait.EndSleep();
       std::vector<Turn> turns = std::exchange(turns_, {});
       mutex_.Unlock();
-      for (const Turn& turn : turns) turn();
+      for (const Turn& turn : turns) Take(turn);
       mutex_.Lock();
     }
     visited_ = false;
     return true;
   }
   void Wake() override { changed_.SignalAll(); }
+  bool RunsHere() const override {
+    return defers && worker_ == std::this_thread::get_id();
+  }
+  void Defer(Turn task) override { deferred_.push_back(std::move(task)); }
+  // Set before anything is fed.
+  bool defers = false;
   void Feed(Turn turn) {
     absl::MutexLock lock(&mutex_);
     turns_.push_back(std::move(turn));
@@ -256,8 +262,18 @@ class FedWork final : public SharedWork {
  private:
   absl::Mutex mutex_;
   absl::CondVar changed_;
+  void Take(const Turn& turn) {
+    worker_ = std::this_thread::get_id();
+    turn();
+    worker_ = std::thread::id();
+    for (const Turn& task : std::exchange(deferred_, {})) task();
+  }
+
   bool visited_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Turn> turns_ ABSL_GUARDED_BY(mutex_);
+  // The thread that runs a turn, and its tasks.
+  std::atomic<std::thread::id> worker_{};
+  std::vector<Turn> deferred_;
 };
 
 TEST(WorkerPoolTest, AThreadWithoutATaskTakesPartInTheWork) {
@@ -300,6 +316,39 @@ TEST(WorkerPoolTest, AThreadThatContinuesLeavesTheSecondTaskToAnother) {
     second.WaitForNotification();
   });
   first.WaitForNotification();
+  EXPECT_THAT(pool.Stop(InTime()), IsOk());
+}
+
+TEST(WorkerPoolTest, ThreadsAreWokenOnceTheWorkHasSubmittedAll) {
+  const auto work = std::make_shared<FedWork>();
+  work->defers = true;
+  WorkerPool pool({.concurrency = 2});
+  pool.Share(work);
+  // The first thread, which then has nothing to do.
+  pool.Submit([](const absl::Status&) {});
+  for (int round = 0; round < 2; ++round) {
+    absl::Notification done;
+    work->Feed(
+        [&] { pool.Submit([&](const absl::Status&) { done.Notify(); }); });
+    done.WaitForNotification();
+  }
+  absl::BlockingCounter left(3);
+  work->Feed([&] {
+    for (int i = 0; i < 3; ++i) {
+      pool.Submit([&](const absl::Status& status) {
+        EXPECT_THAT(status, IsOk());
+        left.DecrementCount();
+      });
+    }
+    EXPECT_TRUE(pool.HasQueued());
+    EXPECT_EQ(pool.counts().threads, 1);
+  });
+  left.Wait();
+  EXPECT_FALSE(pool.HasQueued());
+  // Only what the work submits waits for it.
+  absl::Notification other;
+  pool.Submit([&](const absl::Status&) { other.Notify(); });
+  other.WaitForNotification();
   EXPECT_THAT(pool.Stop(InTime()), IsOk());
 }
 

@@ -37,7 +37,8 @@ absl::Status PeerLink::Send(WireMessage message) {
   }
   OutgoingFrame frame = {.head = std::move(message.control),
                          .tail = std::move(message.tail),
-                         .on_sent = std::move(message.on_sent)};
+                         .on_sent = std::move(message.on_sent),
+                         .may_wait = message.may_wait};
   frame.head.insert(0, 1, static_cast<char>(Addressee::kHandler));
   const bool bulk = message.bulk && has_bulk_;
   // The other one carries the heartbeats.

@@ -26,13 +26,15 @@ struct WireMessage {
   // Called exactly once for a message that Send took: with OK when the system
   // has its last byte, or with why the connection ended before; then the other
   // worker may have received it, a part of it, or nothing; or with IsUnsent. It
-  // runs on the sending thread, before Send returns, or on a thread of the
-  // wire, without a lock; it must not block. May be null.
+  // runs on a sending thread, before Send returns, or on a thread of the wire,
+  // without a lock; it must not block. May be null.
   std::function<void(const absl::Status&)> on_sent;
   // The message is large, and others need not wait for it: between hosts it
   // goes by a second connection, and is not ordered with messages that are not
   // bulk. These use the second one too while theirs cannot be made.
   bool bulk = false;
+  // Others may follow closely; see OutgoingFrame.
+  bool may_wait = false;
 
   // Whether on_sent reports that the message was dropped because this process
   // lacks the resources for a connection, so that the worker is not lost:
@@ -99,7 +101,8 @@ class Wire {
   //                        long.
   //
   // Threads. Any; never blocks.
-  // Cost. With nothing queued, one sendmsg on the caller's thread.
+  // Cost. With nothing queued, one sendmsg on the caller's thread, for messages
+  // that waited together with it.
   virtual absl::Status Send(int to, WireMessage message) = 0;
 
   // Ends this worker's part: sends what is queued, notifies all connected
