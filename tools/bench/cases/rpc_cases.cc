@@ -101,6 +101,8 @@ BenchCase BusyCase() {
       .bytes = {kSmallMessage},
       .check = CheckCalls,
       .repeats = [](int64_t) { return kBusyRepeats; }};
+  busy.peers.push_back(PeerOf("limit-epoll", "a bare Unix socket by epoll",
+                              MakeBusyCalls, MakeEpollSocketRpc));
   busy.peers.push_back(
       PeerOf("limit", "the work alone", MakeBusyCalls, nullptr));
   return busy;
