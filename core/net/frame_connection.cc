@@ -312,6 +312,7 @@ void FrameConnection::SendGathered() {
   }
 }
 
+// Whether a frame that may wait, and comes now, follows another such closely.
 bool FrameConnection::InBurst() {
   const auto now = Deadline::Clock::now();
   return now - std::exchange(last_small_, now) < kBurst;

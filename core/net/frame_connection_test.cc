@@ -1175,14 +1175,24 @@ TEST(FrameConnectionTest, FewFramesWaitAtATime) {
   EXPECT_EQ(receiver.WaitForFrames(100).size(), 100u);
 }
 
-// Whether frames waited or not.
-TEST(FrameConnectionTest, FramesThatWaitGetTheReasonOfAClose) {
-  const std::unique_ptr<EventLoop> loop = NewLoop();
+// Runs `attempt` with a new connection on `loop` until a frame waited in it.
+void UntilOneWaits(
+    EventLoop& loop,
+    const std::function<bool(End&, Bursts&, const UniqueFd& other)>& attempt) {
   bool waited = false;
   for (int i = 0; i < kAttempts && !waited; ++i) {
     auto [own, other] = SocketPair();
-    End end(loop.get(), std::move(own), WithTails());
+    End end(&loop, std::move(own), WithTails());
     Bursts bursts(end);
+    waited = attempt(end, bursts, other);
+  }
+  EXPECT_TRUE(waited);
+}
+
+TEST(FrameConnectionTest, FramesThatWaitGetTheReasonOfAClose) {
+  const std::unique_ptr<EventLoop> loop = NewLoop();
+  UntilOneWaits(*loop, [&](End& end, Bursts& bursts, const UniqueFd&) {
+    bool waited = false;
     int frame = 0;
     RunOn(*loop, [&] {
       waited = bursts.Send(&frame);
@@ -1191,17 +1201,14 @@ TEST(FrameConnectionTest, FramesThatWaitGetTheReasonOfAClose) {
     Settle(*loop);
     bursts.log.ExpectEach(waited ? absl::AbortedError("enough")
                                  : absl::OkStatus());
-  }
-  EXPECT_TRUE(waited);
+    return waited;
+  });
 }
 
 TEST(FrameConnectionTest, FramesThatWaitedAndWereSentAreReportedBeforeAClose) {
   const std::unique_ptr<EventLoop> loop = NewLoop();
-  bool waited = false;
-  for (int i = 0; i < kAttempts && !waited; ++i) {
-    auto [own, other] = SocketPair();
-    End end(loop.get(), std::move(own), WithTails());
-    Bursts bursts(end);
+  UntilOneWaits(*loop, [&](End& end, Bursts& bursts, const UniqueFd&) {
+    bool waited = false;
     int frame = 0;
     RunOn(*loop, [&] {
       waited = bursts.Send(&frame);
@@ -1209,20 +1216,17 @@ TEST(FrameConnectionTest, FramesThatWaitedAndWereSentAreReportedBeforeAClose) {
       end.connection().Close(absl::AbortedError("enough"));
       bursts.log.ExpectEach(absl::OkStatus());
     });
-  }
-  EXPECT_TRUE(waited);
+    return waited;
+  });
 }
 
 TEST(FrameConnectionTest, FramesThatWaitGetTheErrorOfTheFrameThatTookThem) {
   const std::unique_ptr<EventLoop> loop = NewLoop();
-  bool waited = false;
-  for (int i = 0; i < kAttempts && !waited; ++i) {
-    auto [own, other] = SocketPair();
-    End end(loop.get(), std::move(own), WithTails());
-    Bursts bursts(end);
+  UntilOneWaits(*loop, [&](End& end, Bursts& bursts, const UniqueFd& other) {
     SentLog last;
+    bool waited = false;
     int frame = 0;
-    RunOn(*loop, [&, &other = other] {
+    RunOn(*loop, [&] {
       waited = bursts.Send(&frame);
       ASSERT_EQ(shutdown(other.get(), SHUT_RD), 0);
       const absl::Status status =
@@ -1233,11 +1237,11 @@ TEST(FrameConnectionTest, FramesThatWaitGetTheErrorOfTheFrameThatTookThem) {
     EXPECT_THAT(end.WaitForClosed(),
                 StatusIs(absl::StatusCode::kUnavailable, "broke"));
     Settle(*loop);
-    if (!waited) continue;
+    if (!waited) return false;
     bursts.log.ExpectEach(StatusIs(absl::StatusCode::kUnavailable, "broke"));
     last.ExpectEach(StatusIs(absl::StatusCode::kUnavailable, "broke"));
-  }
-  EXPECT_TRUE(waited);
+    return true;
+  });
 }
 
 // It may have stopped reading long ago.
