@@ -65,6 +65,10 @@ struct Busy {
   static constexpr absl::string_view kName = "busy";
   using Signature = absl::Status();
 };
+struct Mark {
+  static constexpr absl::string_view kName = "mark";
+  using Signature = absl::Status();
+};
 struct Pause {
   static constexpr absl::string_view kName = "pause";
   using Signature = absl::Status();
@@ -331,6 +335,30 @@ TEST_F(RpcAgentTest, ABurstOfCallsEndsBeforeAGracefulShutdown) {
                               {3}, 2.0 * i, {.dtype = kFloat64}))));
     }
   });
+}
+
+// Call does not wait for more, though calls before it did.
+TEST_F(RpcAgentTest, ACallThatIsWaitedForLeavesAtOnce) {
+  absl::Notification arrived;
+  RegisterHandler<Mark>([&] {
+    arrived.Notify();
+    return absl::OkStatus();
+  });
+  RunWorkers(2, [&](RpcAgent& agent) {
+    if (agent.rank() != 0) return;
+    absl::Notification stopped, go;
+    StopReading(agent, stopped, go);
+    stopped.WaitForNotification();
+    std::thread caller([&] {
+      for (int i = 0; i < 3; ++i) agent.CallAsync<Fail>(1, "not asked for");
+      EXPECT_THAT(agent.Call<Mark>(1), IsOk());
+    });
+    // Though this worker's loop, which would send what waits, stands still.
+    EXPECT_TRUE(arrived.WaitForNotificationWithTimeout(absl::Seconds(30)));
+    go.Notify();
+    caller.join();
+  });
+  UnregisterHandler<Mark>();
 }
 
 TEST_F(RpcAgentTest, ACancelledCallReleasesItsArgumentsAtTheHandler) {
