@@ -34,6 +34,7 @@
 #include "sherd/serialization/kits/sample_lease.h"
 #include "sherd/serialization/kits/sample_tensors.h"
 #include "sherd/serialization/manifest/data_file.h"
+#include "sherd/serialization/manifest/directory_names.h"
 #include "sherd/serialization/safetensors.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/local_ranks.h"

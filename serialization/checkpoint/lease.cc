@@ -21,6 +21,7 @@
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/process/process_status.h"
+#include "sherd/serialization/manifest/directory_names.h"
 #include "sherd/serialization/store/sealed_text.h"
 #include "sherd/serialization/wire/little_endian.h"
 
@@ -132,13 +133,6 @@ absl::StatusOr<std::optional<LeaseRecord>> ReadLease(FileSystem& files,
 }
 
 }  // namespace
-
-bool IsSaveId(absl::string_view text) {
-  return text.size() == 16 &&
-         std::all_of(text.begin(), text.end(), [](unsigned char c) {
-           return absl::ascii_isdigit(c) || (c >= 'a' && c <= 'f');
-         });
-}
 
 std::string EncodeLease(const LeaseRecord& record) {
   return SealedText::Seal(absl::StrCat(

@@ -18,9 +18,6 @@
 
 namespace sherd {
 
-// In the checkpoint's directory, while it is saved.
-inline constexpr char kLeaseFileName[] = "lease.sherd";
-
 // The encoding that this build writes, and the newest that it reads.
 inline constexpr uint32_t kLeaseVersion = 1;
 
@@ -30,10 +27,6 @@ inline constexpr int64_t kMaxLeaseBytes = 4096;
 // The limits of a lease's duration.
 inline constexpr absl::Duration kMinLeaseDuration = absl::Milliseconds(1);
 inline constexpr absl::Duration kMaxLeaseDuration = absl::Hours(24 * 365);
-
-// Whether a text has the form of a save's identifier: 16 hexadecimal digits,
-// lower case.
-bool IsSaveId(absl::string_view text);
 
 // The contents of the file: which process saves, and since when. Times count
 // whole milliseconds.

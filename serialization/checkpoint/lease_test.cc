@@ -21,6 +21,7 @@
 #include "gtest/gtest.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/kits/sample_lease.h"
+#include "sherd/serialization/manifest/directory_names.h"
 #include "sherd/serialization/safetensors/crc32c.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/matchers.h"

@@ -26,7 +26,7 @@
 #include "sherd/serialization/checkpoint_verify.h"
 #include "sherd/serialization/kits/checkpoint_place.h"
 #include "sherd/serialization/kits/sample_tensors.h"
-#include "sherd/serialization/manifest/manifest_names.h"
+#include "sherd/serialization/manifest/directory_names.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"

@@ -24,6 +24,7 @@
 #include "sherd/serialization/checkpoint_series.h"
 #include "sherd/serialization/kits/memory_store.h"
 #include "sherd/serialization/kits/series_fixture.h"
+#include "sherd/serialization/manifest/directory_names.h"
 #include "sherd/serialization/store.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/local_ranks.h"

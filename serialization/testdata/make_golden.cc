@@ -31,6 +31,7 @@
 #include "sherd/serialization/kits/sample_lease.h"
 #include "sherd/serialization/kits/sample_manifest.h"
 #include "sherd/serialization/kits/sample_metadata.h"
+#include "sherd/serialization/manifest/directory_names.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/metadata.h"
 #include "sherd/serialization/store/index_table.h"

@@ -9,6 +9,7 @@
 #include "sherd/core/sharding/shard_metadata.h"
 #include "sherd/core/sharding/spec/placed_box.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
+#include "sherd/serialization/manifest/directory_names.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 
 namespace sherd {

@@ -19,10 +19,9 @@
 #include "sherd/core/base/fingerprint.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/status_macros.h"
-#include "sherd/serialization/checkpoint/save/save_plan.h"
 #include "sherd/serialization/checkpoint/save/shard_writer.h"
+#include "sherd/serialization/manifest/directory_names.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
-#include "sherd/serialization/manifest/manifest_names.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
 #include "sherd/serialization/wire/little_endian.h"
 

@@ -2,29 +2,14 @@
 
 #include <algorithm>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
 #include "absl/types/span.h"
-#include "sherd/serialization/checkpoint/lease.h"
 #include "sherd/serialization/checkpoint/save/equal_shards.h"
 #include "sherd/serialization/manifest/data_file.h"
 
 namespace sherd {
 namespace {
 
-constexpr absl::string_view kShardPrefix = "shard-";
-constexpr absl::string_view kShardSuffix = ".safetensors";
 constexpr int64_t kMaxAlignment = 4096;
-
-// The prefix of `text` is consumed if it has that form.
-bool ConsumeDigits(absl::string_view& text) {
-  size_t n = 0;
-  while (n < text.size() && absl::ascii_isdigit(text[n])) ++n;
-  text.remove_prefix(n);
-  return n > 0;
-}
 
 // The shards of a rank in the order of the tensors, without places.
 std::vector<FileShard> ShardsOf(const SaveLayout& layout, int rank) {
@@ -117,55 +102,6 @@ int CountFiles(const SaveLayout& layout) {
     if (shards > 0) ++files;
   }
   return files;
-}
-
-std::string DataFileName(int rank, int world_size, absl::string_view save_id) {
-  return absl::StrFormat("%s%05d-of-%05d.%s%s", kShardPrefix, rank, world_size,
-                         save_id, kShardSuffix);
-}
-
-bool IsSaveFileName(absl::string_view name) {
-  if (IsStagedManifestName(name) || IsDataFileName(name)) return true;
-  if (!absl::ConsumeSuffix(&name, ".tmp")) return false;
-  // lease.sherd.<16 hex digits>.tmp
-  absl::string_view id = name;
-  if (absl::ConsumePrefix(&id, absl::StrCat(kLeaseFileName, "."))) {
-    return IsSaveId(id);
-  }
-  // <data file>.<16 hex digits>.tmp
-  const size_t dot = name.rfind('.');
-  return dot != absl::string_view::npos && IsSaveId(name.substr(dot + 1)) &&
-         IsDataFileName(name.substr(0, dot));
-}
-
-std::string UnfinishedCopyName(absl::string_view data_file,
-                               absl::string_view copy_id) {
-  return absl::StrCat(data_file, ".", copy_id, ".tmp");
-}
-
-bool IsDataFileName(absl::string_view name) {
-  absl::string_view rest = name;
-  // shard-<rank>-of-<ranks>.<16 hex digits>.safetensors
-  if (!absl::ConsumePrefix(&rest, kShardPrefix) || !ConsumeDigits(rest) ||
-      !absl::ConsumePrefix(&rest, "-of-") || !ConsumeDigits(rest) ||
-      !absl::ConsumePrefix(&rest, ".") ||
-      !absl::ConsumeSuffix(&rest, kShardSuffix)) {
-    return false;
-  }
-  return IsSaveId(rest);
-}
-
-bool IsStagedManifestName(absl::string_view name) {
-  // manifest.sherd.<16 hex digits>.tmp, and of earlier builds, which wrote
-  // digits of any number.
-  absl::string_view id = name;
-  return absl::ConsumePrefix(&id, absl::StrCat(kManifestFileName, ".")) &&
-         absl::ConsumeSuffix(&id, ".tmp") &&
-         (IsSaveId(id) || (ConsumeDigits(id) && id.empty()));
-}
-
-std::string StagedManifestName(absl::string_view save_id) {
-  return absl::StrCat(kManifestFileName, ".", save_id, ".tmp");
 }
 
 }  // namespace sherd

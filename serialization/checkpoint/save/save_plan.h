@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/serialization/manifest/manifest.h"
@@ -99,25 +98,6 @@ RankFile PlanRankFile(const SaveLayout& layout, int rank);
 //
 // Cost. As ForEachEqualShards for each tensor.
 int CountFiles(const SaveLayout& layout);
-
-// The name of the data file of `rank`.
-std::string DataFileName(int rank, int world_size, absl::string_view save_id);
-
-// Whether a name is of that form.
-bool IsDataFileName(absl::string_view name);
-
-// The name under which a data file is written that is copied to another
-// directory, until it is whole: of that copy alone, whose number is `copy_id`.
-std::string UnfinishedCopyName(absl::string_view data_file,
-                               absl::string_view copy_id);
-
-// Whether a name in a checkpoint's directory is one that a save gives to its
-// data files and temporary files, and may therefore remove.
-bool IsSaveFileName(absl::string_view name);
-
-// The temporary name of a manifest that is not committed, of any save.
-bool IsStagedManifestName(absl::string_view name);
-std::string StagedManifestName(absl::string_view save_id);
 
 }  // namespace sherd
 

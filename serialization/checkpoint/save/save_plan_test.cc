@@ -359,31 +359,5 @@ TEST(ReplicaOwnersTest, WithoutReplicasNothingChanges) {
   EXPECT_EQ(load, (std::vector<int64_t>{6, 24, 0}));
 }
 
-TEST(SavePlanTest, OnlyNamesOfSavesAreOurs) {
-  for (const char* ours :
-       {"shard-00000-of-00004.0123456789abcdef.safetensors",
-        "shard-123456-of-123457.ffffffffffffffff.safetensors",
-        "shard-00000-of-00004.0123456789abcdef.safetensors.00aabbccddeeff11."
-        "tmp",
-        "lease.sherd.0123456789abcdef.tmp", "manifest.sherd.1.tmp"}) {
-    EXPECT_TRUE(IsSaveFileName(ours)) << ours;
-  }
-  for (const char* other :
-       {"", "manifest.sherd", "manifest.sherd.tmp", "manifest.sherd.x.tmp",
-        "lease.sherd", "lease.sherd.1.tmp", "lease.sherd.0123456789abcdef",
-        "shard-00000-of-00004.safetensors",
-        "shard-00000-of-00004.0123456789abcde.safetensors",
-        "shard-00000-of-00004.0123456789abcdeg.safetensors",
-        "shard-00000.0123456789abcdef.safetensors",
-        "shard-00000-of-00004.0123456789abcdef.safetensors.bak",
-        "shard-00000-of-00004.0123456789abcdef.safetensors.tmp",
-        "shard-00000-of-00004.0123456789abcdef.safetensors.1.tmp",
-        "model.safetensors.0123456789abcdef.tmp", ".0123456789abcdef.tmp",
-        "a-shard-00000-of-00004.0123456789abcdef.safetensors",
-        "model-00001-of-00004.safetensors", "model.safetensors"}) {
-    EXPECT_FALSE(IsSaveFileName(other)) << other;
-  }
-}
-
 }  // namespace
 }  // namespace sherd

@@ -13,12 +13,11 @@
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/checkpoint/host_share.h"
 #include "sherd/serialization/checkpoint/incremental/extent_list.h"
-#include "sherd/serialization/checkpoint/save/save_plan.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
 #include "sherd/serialization/checkpoint_files.h"
+#include "sherd/serialization/manifest/directory_names.h"
 #include "sherd/serialization/manifest/manifest.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
-#include "sherd/serialization/manifest/manifest_names.h"
 #include "sherd/serialization/safetensors/tensor_fingerprint.h"
 #include "sherd/serialization/wire/little_endian.h"
 

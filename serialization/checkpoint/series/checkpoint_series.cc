@@ -22,7 +22,7 @@
 #include "sherd/serialization/checkpoint/series/step_list.h"
 #include "sherd/serialization/checkpoint/state/collect_tensors.h"
 #include "sherd/serialization/checkpoint_files.h"
-#include "sherd/serialization/manifest/manifest_names.h"
+#include "sherd/serialization/manifest/directory_names.h"
 
 namespace sherd {
 namespace {

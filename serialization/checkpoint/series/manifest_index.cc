@@ -5,8 +5,7 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
-#include "sherd/serialization/checkpoint/save/save_plan.h"
-#include "sherd/serialization/manifest/manifest_names.h"
+#include "sherd/serialization/manifest/directory_names.h"
 
 namespace sherd {
 namespace {

@@ -24,6 +24,7 @@
 #include "sherd/serialization/kits/checkpoint_place.h"
 #include "sherd/serialization/kits/sample_lease.h"
 #include "sherd/serialization/kits/series_fixture.h"
+#include "sherd/serialization/manifest/directory_names.h"
 #include "sherd/serialization/store/routed_files.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/local_ranks.h"

@@ -19,12 +19,11 @@
 #include "sherd/core/comm/collective/operation_label.h"
 #include "sherd/serialization/checkpoint/data_file_check.h"
 #include "sherd/serialization/checkpoint/save/save_directory.h"
-#include "sherd/serialization/checkpoint/save/save_plan.h"
 #include "sherd/serialization/checkpoint/series/step_list.h"
 #include "sherd/serialization/checkpoint_files.h"
 #include "sherd/serialization/checkpoint_series.h"
+#include "sherd/serialization/manifest/directory_names.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
-#include "sherd/serialization/manifest/manifest_names.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
 #include "sherd/serialization/store/store_registry.h"
 

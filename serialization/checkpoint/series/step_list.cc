@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/checkpoint/extent_reader.h"
-#include "sherd/serialization/manifest/manifest_names.h"
+#include "sherd/serialization/manifest/directory_names.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
 
 namespace sherd {

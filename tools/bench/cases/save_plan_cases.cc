@@ -15,6 +15,7 @@
 #include "sherd/serialization/checkpoint/save/kept_plans.h"
 #include "sherd/serialization/checkpoint/save/manifest_plan.h"
 #include "sherd/serialization/checkpoint/save/save_plan.h"
+#include "sherd/serialization/manifest/directory_names.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/tools/bench/cases/metadata_work.h"
 #include "sherd/tools/bench/harness/report.h"

@@ -18,11 +18,10 @@
 #include "sherd/core/base/text_table.h"
 #include "sherd/core/base/units.h"
 #include "sherd/serialization/checkpoint.h"
-#include "sherd/serialization/checkpoint/save/save_plan.h"
 #include "sherd/serialization/checkpoint/state/state_blob.h"
 #include "sherd/serialization/checkpoint_reader.h"
+#include "sherd/serialization/manifest/directory_names.h"
 #include "sherd/serialization/manifest/manifest.h"
-#include "sherd/serialization/manifest/manifest_names.h"
 #include "sherd/serialization/safetensors.h"
 
 namespace sherd {

@@ -7,7 +7,7 @@
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/units.h"
 #include "sherd/serialization/checkpoint_recover.h"
-#include "sherd/serialization/manifest/manifest_names.h"
+#include "sherd/serialization/manifest/directory_names.h"
 #include "sherd/tools/sherd/checkpoint/verification.h"
 
 namespace sherd {

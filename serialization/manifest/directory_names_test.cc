@@ -1,4 +1,4 @@
-#include "sherd/serialization/manifest/manifest_names.h"
+#include "sherd/serialization/manifest/directory_names.h"
 
 #include <limits>
 #include <optional>
@@ -10,7 +10,7 @@
 namespace sherd {
 namespace {
 
-TEST(ManifestNamesTest, NamesOfStepsAreInTheirOrder) {
+TEST(DirectoryNamesTest, NamesOfStepsAreInTheirOrder) {
   std::string last;
   for (const int64_t step :
        {int64_t{0}, int64_t{9}, int64_t{10}, int64_t{1234567},
@@ -27,7 +27,7 @@ TEST(ManifestNamesTest, NamesOfStepsAreInTheirOrder) {
   EXPECT_EQ(StepManifestName(10), "step-00000000000000000010.sherd");
 }
 
-TEST(ManifestNamesTest, OtherNamesAreNone) {
+TEST(DirectoryNamesTest, OtherNamesAreNone) {
   EXPECT_TRUE(IsManifestName("manifest.sherd"));
   for (const char* other :
        {"", "step-.sherd", "step-10.sherd", "step-0000000000000000010.sherd",
@@ -41,7 +41,7 @@ TEST(ManifestNamesTest, OtherNamesAreNone) {
   }
 }
 
-TEST(ManifestNamesTest, APathIsADirectoryUnlessItsLastPartIsAName) {
+TEST(DirectoryNamesTest, APathIsADirectoryUnlessItsLastPartIsAName) {
   const std::string name = StepManifestName(7);
   const auto expect = [](const std::string& path, const std::string& directory,
                          const std::string& name) {
@@ -56,6 +56,32 @@ TEST(ManifestNamesTest, APathIsADirectoryUnlessItsLastPartIsAName) {
   expect("/" + name, "/", name);
   expect(name, ".", name);
   expect("a/" + name + "/b", "a/" + name + "/b", "manifest.sherd");
+}
+
+TEST(DirectoryNamesTest, OnlyNamesOfSavesAreOurs) {
+  for (const char* ours :
+       {"shard-00000-of-00004.0123456789abcdef.safetensors",
+        "shard-123456-of-123457.ffffffffffffffff.safetensors",
+        "shard-00000-of-00004.0123456789abcdef.safetensors.00aabbccddeeff11."
+        "tmp",
+        "lease.sherd.0123456789abcdef.tmp", "manifest.sherd.1.tmp"}) {
+    EXPECT_TRUE(IsSaveFileName(ours)) << ours;
+  }
+  for (const char* other :
+       {"", "manifest.sherd", "manifest.sherd.tmp", "manifest.sherd.x.tmp",
+        "lease.sherd", "lease.sherd.1.tmp", "lease.sherd.0123456789abcdef",
+        "shard-00000-of-00004.safetensors",
+        "shard-00000-of-00004.0123456789abcde.safetensors",
+        "shard-00000-of-00004.0123456789abcdeg.safetensors",
+        "shard-00000.0123456789abcdef.safetensors",
+        "shard-00000-of-00004.0123456789abcdef.safetensors.bak",
+        "shard-00000-of-00004.0123456789abcdef.safetensors.tmp",
+        "shard-00000-of-00004.0123456789abcdef.safetensors.1.tmp",
+        "model.safetensors.0123456789abcdef.tmp", ".0123456789abcdef.tmp",
+        "a-shard-00000-of-00004.0123456789abcdef.safetensors",
+        "model-00001-of-00004.safetensors", "model.safetensors"}) {
+    EXPECT_FALSE(IsSaveFileName(other)) << other;
+  }
 }
 
 }  // namespace
