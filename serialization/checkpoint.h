@@ -85,7 +85,8 @@ struct SaveOptions {
 };
 
 // Whether there is a checkpoint at `path`, for a program that begins afresh if
-// there is none. A damaged one exists, and so does one that lacks a data file.
+// there is none. A damaged one exists, and so does one that lacks a data file,
+// or has lost its manifest, which `sherd recover` rebuilds.
 //
 // Not collective. Several ranks that ask may get different answers, if a save
 // ends meanwhile: one of them asks and informs the others, or all of them load,
@@ -347,11 +348,11 @@ struct LoadOptions {
 //                        others none; or the manifest is a link that leads
 //                        nowhere.
 //   kUnimplemented       A later version wrote the checkpoint.
-//   kDataLoss            Manifest or data are damaged or incomplete, or a data
-//                        file is missing; the message names file, tensor and
-//                        offset. Or LoadOptions::check_elements finds other
-//                        elements than were saved; the message names the
-//                        tensor.
+//   kDataLoss            Manifest or data are damaged or incomplete, or the
+//                        manifest or a data file was lost; the message names
+//                        file, tensor and offset. Or
+//                        LoadOptions::check_elements finds other elements than
+//                        were saved; the message names the tensor.
 //   kResourceExhausted   The manifest exceeds a limit of manifest_codec.h, or
 //                        memory is short.
 //   kUnavailable         A rank died; the message names it.

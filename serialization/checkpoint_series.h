@@ -212,7 +212,8 @@ class CheckpointSeries {
   //   kNotFound            There is no step, and nothing else is meant.
   //   kFailedPrecondition  The path of a directory is that of a file.
   //   kDataLoss            There are steps, and none is whole; the message has
-  //                        the reason for the newest.
+  //                        the reason for the newest. Or the manifests of all
+  //                        were lost: `sherd recover` rebuilds them.
   //   others               From the file system: it is not known what a newer
   //                        step is.
   //

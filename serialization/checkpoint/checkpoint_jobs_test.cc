@@ -123,7 +123,7 @@ class CheckpointJobsTest : public DistributedSaveFixture {
     }
     ASSERT_THAT(WaitForRanks("over"), IsOk());
     EXPECT_EQ(SeedOnDisk(), 3);
-    EXPECT_EQ(NumFiles(), 3u) << "two of data, one manifest";
+    EXPECT_EQ(NumFiles(), 4u) << "two of data, one manifest, the mark";
   }
 
   // Lets job 0 end its save.
@@ -166,7 +166,7 @@ SHERD_DIST_TEST_F(CheckpointJobsTest, TheSecondIsRefusedWithTheNameOfTheFirst) {
     }
     ASSERT_THAT(WaitForRanks("over"), IsOk());
     EXPECT_EQ(SeedOnDisk(), 2);
-    EXPECT_EQ(NumFiles(), 3u);
+    EXPECT_EQ(NumFiles(), 4u);
   });
 }
 

@@ -31,6 +31,7 @@
 #include "sherd/serialization/checkpoint_verify.h"
 #include "sherd/serialization/kits/write_checkpoint.h"
 #include "sherd/serialization/manifest/data_file.h"
+#include "sherd/serialization/manifest/directory_names.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/safetensors.h"
 #include "sherd/serialization/safetensors/crc32c.h"
@@ -80,8 +81,11 @@ class CheckpointProofTest : public ::testing::Test {
   }
   ~CheckpointProofTest() override { std::filesystem::remove_all(path_); }
 
+  // All but the mark, which each save leaves.
   std::vector<std::string> Files() const {
-    return *FileSystem::Posix().List(path_);
+    std::vector<std::string> names = *FileSystem::Posix().List(path_);
+    std::erase(names, kCommittedFileName);
+    return names;
   }
   std::string PathOf(const std::string& name) const {
     return JoinPath(path_, name);

@@ -30,6 +30,7 @@
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/serialization/checkpoint/lease.h"
 #include "sherd/serialization/checkpoint_reader.h"
+#include "sherd/serialization/checkpoint_recover.h"
 #include "sherd/serialization/checkpoint_verify.h"
 #include "sherd/serialization/kits/sample_lease.h"
 #include "sherd/serialization/kits/sample_tensors.h"
@@ -150,11 +151,13 @@ class CheckpointTest : public ::testing::Test {
     EXPECT_TRUE(HoldsSamples(reader, seed));
   }
 
+  // All but the mark, which each save leaves.
   std::set<std::string> Files() const {
     std::set<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(path_)) {
       names.insert(entry.path().filename().string());
     }
+    names.erase(kCommittedFileName);
     return names;
   }
 
@@ -816,6 +819,56 @@ TEST_F(CheckpointTest, ExistenceIsThatOfTheManifest) {
   EXPECT_THAT(CheckpointExists(path_), IsOkAndHolds(true));
 }
 
+// A program that begins afresh would remove what `sherd recover` needs.
+TEST_F(CheckpointTest, ALostManifestIsNotTakenForNoCheckpoint) {
+  Save(2, 0, 1);
+  std::filesystem::remove(JoinPath(path_, kManifestFileName));
+  EXPECT_THAT(CheckpointExists(path_), IsOkAndHolds(true));
+  const auto lost = StatusIs(absl::StatusCode::kDataLoss,
+                             AllOf(HasSubstr("manifest is missing"),
+                                   HasSubstr("`sherd recover " + path_ + "`")));
+  EXPECT_THAT(CheckpointReader::Open(path_), lost);
+  EXPECT_THAT(VerifyCheckpoint(path_), lost);
+  const std::set<std::string> before = Files();
+  RunLocalRanks(2, [&](ProcessGroup&) {
+    EXPECT_THAT(LoadCheckpoint(path_, MakeSpecs(1, 2)), lost);
+    // A save that fails leaves what is there, and nothing of its own.
+    const FailFileOperation fault("rename", JoinPath(path_, kManifestFileName),
+                                  absl::InternalError("injected fault"));
+    EXPECT_THAT(SaveCheckpoint(path_, MakeTensors(0, 2, 5)),
+                StatusIs(absl::StatusCode::kInternal, "injected fault"));
+  });
+  EXPECT_EQ(Files(), before);
+  ASSERT_THAT(RecoverManifest(path_), IsOk());
+  ExpectHolds(1);
+  // One that succeeds replaces it, as one that is damaged.
+  std::filesystem::remove(JoinPath(path_, kManifestFileName));
+  Save(1, 0, 7);
+  ExpectHolds(7);
+  EXPECT_EQ(Files().size(), 2u) << ::testing::PrintToString(Files());
+  // Without data nothing is lost.
+  for (const std::string& name : Files()) {
+    std::filesystem::remove(JoinPath(path_, name));
+  }
+  EXPECT_THAT(CheckpointExists(path_), IsOkAndHolds(false));
+  EXPECT_THAT(CheckpointReader::Open(path_),
+              StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST_F(CheckpointTest, ACheckpointThatCannotBeMarkedIsSavedAndMarkedLater) {
+  const std::string mark = JoinPath(path_, kCommittedFileName);
+  {
+    const FailFileOperation fault("create", mark,
+                                  absl::InternalError("injected fault"));
+    Save(1, 0, 1);
+  }
+  EXPECT_FALSE(std::filesystem::exists(mark));
+  ExpectHolds(1);
+  Save(1, 0, 2);
+  EXPECT_TRUE(std::filesystem::exists(mark));
+  ExpectHolds(2);
+}
+
 // As to a disk that is not mounted.
 TEST_F(CheckpointTest, ALinkThatLeadsNowhereIsNotTakenForAMissingManifest) {
   Save(2, 0, 1);
@@ -942,7 +995,9 @@ class ReplacedCheckpointTest : public CheckpointTest {
     std::set<std::string> former = Files();
     for (const auto& entry : std::filesystem::directory_iterator(other_)) {
       if (entry.path().filename() != kManifestFileName) {
-        std::filesystem::copy(entry.path(), path_);
+        std::filesystem::copy(
+            entry.path(), path_,
+            std::filesystem::copy_options::overwrite_existing);
       }
     }
     std::filesystem::rename(JoinPath(other_, kManifestFileName),

@@ -231,11 +231,12 @@ class PowerLossTest : public ::testing::TestWithParam<Scenario> {
     Restore();
     PowerLossFiles files(FileSystem::Posix(), root_);
     EXPECT_THAT(Save(files, root_, kNew), IsOk());
-    // The manifest, a file of each rank, and those that an increment refers to.
+    // Manifest and mark, a file of each rank, and those that an increment
+    // refers to.
     EXPECT_THAT(
         CheckpointFiles().List(Checkpoint(root_)),
         IsOkAndHolds(SizeIs(
-            1 + GetParam().ranks *
+            2 + GetParam().ranks *
                     (GetParam().kind == Scenario::kIncremental ? 2 : 1))));
     return files.operations();
   }
@@ -283,9 +284,9 @@ class PowerLossTest : public ::testing::TestWithParam<Scenario> {
     EndHolder(checkpoint);
     EXPECT_THAT(Save(FileSystem::Posix(), survived_, kNext), IsOk());
     EXPECT_EQ(SeedOf(checkpoint), kNext);
-    // The manifest, and a data file of each rank.
+    // Manifest and mark, and a data file of each rank.
     EXPECT_THAT(CheckpointFiles().List(checkpoint),
-                IsOkAndHolds(SizeIs(GetParam().ranks + 1)));
+                IsOkAndHolds(SizeIs(GetParam().ranks + 2)));
   }
 
   // The former checkpoint, or none.

@@ -137,7 +137,7 @@ class SeriesFixture : public ::testing::Test {
   }
 
   // That the directory has these steps, each whole, with a file of each rank,
-  // and nothing else but pins.
+  // and nothing else but pins and the mark, which is there if steps are.
   static void ExpectExactly(const std::string& directory, int ranks,
                             const std::set<int64_t>& steps) {
     EXPECT_EQ(StepsIn(directory), steps);
@@ -147,7 +147,11 @@ class SeriesFixture : public ::testing::Test {
     size_t others = 0;
     const auto names = CheckpointFiles().List(directory);
     for (const std::string& name : *names) {
-      if (!StepOfPinName(name).has_value()) ++others;
+      if (name == kCommittedFileName) {
+        EXPECT_FALSE(steps.empty());
+      } else if (!StepOfPinName(name).has_value()) {
+        ++others;
+      }
     }
     EXPECT_EQ(others, steps.size() * static_cast<size_t>(1 + ranks))
         << ::testing::PrintToString(*names);

@@ -128,4 +128,10 @@ bool IsSaveFileName(absl::string_view name) {
          IsDataFileName(name.substr(0, dot));
 }
 
+bool AllManifestsAreLost(absl::Span<const std::string> names) {
+  return std::binary_search(names.begin(), names.end(), kCommittedFileName) &&
+         std::none_of(names.begin(), names.end(), IsManifestName) &&
+         std::any_of(names.begin(), names.end(), IsDataFileName);
+}
+
 }  // namespace sherd

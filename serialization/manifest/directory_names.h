@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace sherd {
 
@@ -30,6 +31,11 @@ bool IsManifestName(absl::string_view name);
 // The temporary name of a manifest that is not committed, of any save.
 bool IsStagedManifestName(absl::string_view name);
 std::string StagedManifestName(absl::string_view save_id);
+
+// An empty file of this name says that a checkpoint was committed in the
+// directory: data files without a manifest are then not those of a first save
+// that ended early.
+inline constexpr char kCommittedFileName[] = "committed.pin";
 
 // An empty file of this name beside the manifest of a step pins it.
 std::string StepPinName(int64_t step);
@@ -62,6 +68,10 @@ std::string UnfinishedCopyName(absl::string_view data_file,
 // Whether a name is one that a save gives to its data files and temporary
 // files, and may therefore remove.
 bool IsSaveFileName(absl::string_view name);
+
+// Whether a directory has lost all of its manifests, of its names, sorted: one
+// was committed, none is there, and data files are.
+bool AllManifestsAreLost(absl::Span<const std::string> names);
 
 }  // namespace sherd
 

@@ -3,6 +3,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -81,6 +82,25 @@ TEST(DirectoryNamesTest, OnlyNamesOfSavesAreOurs) {
         "a-shard-00000-of-00004.0123456789abcdef.safetensors",
         "model-00001-of-00004.safetensors", "model.safetensors"}) {
     EXPECT_FALSE(IsSaveFileName(other)) << other;
+  }
+}
+
+TEST(DirectoryNamesTest, ManifestsAreLostIfOneWasCommittedAndDataIsLeft) {
+  const std::string data = DataFileName(0, 1, "0123456789abcdef");
+  const std::string step = StepManifestName(3);
+  const std::vector<std::string> lost = {"committed.pin", "lease.sherd",
+                                         "manifest.sherd.1.tmp", data};
+  EXPECT_TRUE(AllManifestsAreLost(lost));
+  const std::vector<std::vector<std::string>> others = {
+      {},
+      {"committed.pin"},
+      {data},
+      {"committed.pin", data + ".0123456789abcdef.tmp"},
+      {"committed.pin", "manifest.sherd", data},
+      {"committed.pin", data, step},
+      {"committed.pin.tmp", data}};
+  for (const std::vector<std::string>& names : others) {
+    EXPECT_FALSE(AllManifestsAreLost(names)) << ::testing::PrintToString(names);
   }
 }
 

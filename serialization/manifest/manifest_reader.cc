@@ -32,14 +32,25 @@ constexpr int64_t kBlockBytes = int64_t{4} << 20;
 // Of sections of tensors that are kept, and always one.
 constexpr int64_t kKeptBytes = int64_t{64} << 20;
 
-// Whether the directory has the manifest, or a link in its place, wherever that
-// leads.
-absl::StatusOr<bool> IsListed(FileSystem& files, const ManifestPlace& place) {
+// What a directory tells of a manifest that cannot be opened.
+enum class Trace {
+  // There is none.
+  kNone,
+  // Its name is there: as that of a link, wherever that leads.
+  kName,
+  // It was committed, or another one.
+  kLost,
+};
+
+absl::StatusOr<Trace> FindTrace(FileSystem& files, const ManifestPlace& place) {
   const absl::StatusOr<std::vector<std::string>> names =
       files.List(place.directory);
-  if (absl::IsNotFound(names.status())) return false;
+  if (absl::IsNotFound(names.status())) return Trace::kNone;
   SHERD_RETURN_IF_ERROR(names.status());
-  return std::binary_search(names->begin(), names->end(), place.name);
+  if (std::binary_search(names->begin(), names->end(), place.name)) {
+    return Trace::kName;
+  }
+  return AllManifestsAreLost(*names) ? Trace::kLost : Trace::kNone;
 }
 
 // A disk that is away, and comes back, is not a checkpoint that is missing.
@@ -55,16 +66,17 @@ absl::StatusOr<std::unique_ptr<File>> OpenManifest(
     const std::string& manifest_path) {
   absl::StatusOr<std::unique_ptr<File>> file = files.OpenForRead(manifest_path);
   if (!absl::IsNotFound(file.status())) return file;
-  SHERD_ASSIGN_OR_RETURN(const bool is_named, IsListed(files, place));
-  if (!is_named) {
+  SHERD_ASSIGN_OR_RETURN(const Trace trace, FindTrace(files, place));
+  if (trace == Trace::kNone) {
     return absl::NotFoundError(
         absl::StrCat(place.directory, " is not a checkpoint: there is no file ",
                      manifest_path));
   }
   // A first save may have given the name since.
   file = files.OpenForRead(manifest_path);
-  if (absl::IsNotFound(file.status())) return LeadsNowhere(manifest_path);
-  return file;
+  if (!absl::IsNotFound(file.status())) return file;
+  return trace == Trace::kName ? LeadsNowhere(manifest_path)
+                               : ManifestsAreLost(place.directory);
 }
 
 // Errors of the file system have the path already.
@@ -75,14 +87,23 @@ absl::Status WithPath(absl::Status status, const std::string& path) {
 
 }  // namespace
 
+absl::Status ManifestsAreLost(const std::string& directory) {
+  return absl::DataLossError(absl::StrCat(
+      directory, ": the manifest is missing: there is ", kCommittedFileName,
+      ", which says that one was committed, and there are data files; `sherd "
+      "recover ",
+      directory, "` rebuilds it; remove the data files to begin afresh"));
+}
+
 absl::StatusOr<bool> ManifestExists(FileSystem& files,
                                     const std::string& path) {
   const ManifestPlace place = PlaceOfManifest(path);
   const std::string manifest_path = JoinPath(place.directory, place.name);
   SHERD_ASSIGN_OR_RETURN(bool exists, files.Exists(manifest_path));
   if (exists) return true;
-  SHERD_ASSIGN_OR_RETURN(const bool is_named, IsListed(files, place));
-  if (!is_named) return false;
+  SHERD_ASSIGN_OR_RETURN(const Trace trace, FindTrace(files, place));
+  if (trace == Trace::kNone) return false;
+  if (trace == Trace::kLost) return true;
   // As in OpenManifest.
   SHERD_ASSIGN_OR_RETURN(exists, files.Exists(manifest_path));
   if (exists) return true;

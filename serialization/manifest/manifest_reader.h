@@ -82,6 +82,10 @@ class ManifestReader {
   std::shared_ptr<State> state_;
 };
 
+// That of a directory whose manifests were lost (AllManifestsAreLost): a
+// program must not begin afresh there, since they can be rebuilt.
+absl::Status ManifestsAreLost(const std::string& directory);
+
 // CheckpointExists (checkpoint.h).
 absl::StatusOr<bool> ManifestExists(FileSystem& files,
                                     const std::string& checkpoint_path);

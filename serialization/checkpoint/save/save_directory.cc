@@ -126,7 +126,10 @@ absl::StatusOr<uint64_t> SaveDirectory::TakeLease(
 // Returns the names in the directory.
 absl::StatusOr<std::vector<std::string>> SaveDirectory::Refresh() {
   absl::StatusOr<std::vector<std::string>> names = files_.List(path_);
-  if (names.ok()) index_->Refresh(files_, path_, *names, progress_);
+  if (!names.ok()) return names;
+  is_marked_ =
+      std::binary_search(names->begin(), names->end(), kCommittedFileName);
+  index_->Refresh(files_, path_, *names, progress_);
   return names;
 }
 
@@ -202,15 +205,16 @@ void SaveDirectory::RemoveOwnFiles() {
                         << unstaged.ToString();
     return;
   }
-  const auto manifest =
-      ManifestReader::Open(files_, JoinPath(path_, manifest_name_));
-  if (manifest.ok() ? manifest->summary().save_id == save_id_
-                    : !absl::IsNotFound(manifest.status())) {
-    return;
+  const std::string target = JoinPath(path_, manifest_name_);
+  const absl::StatusOr<bool> exists = files_.Exists(target);
+  if (!exists.ok()) return;
+  if (*exists) {
+    const auto manifest = ManifestReader::Open(files_, target);
+    if (!manifest.ok() || manifest->summary().save_id == save_id_) return;
+    // Another save may have replaced one that names them; until its manifest is
+    // durable, a loss of power brings that one back.
+    if (!ManifestWillLast()) return;
   }
-  // Another save may have replaced one that names them; until its manifest is
-  // durable, a loss of power brings that one back.
-  if (manifest.ok() && !ManifestWillLast()) return;
   for (const std::string& name :
        files_.List(path_).value_or(std::vector<std::string>())) {
     if (IsSaveFileName(name) && absl::StrContains(name, save_id_)) {
@@ -303,6 +307,7 @@ absl::Status SaveDirectory::RemoveStepsAfter(int64_t step,
     if (state.step > step) later.push_back(state.step);
   }
   if (later.empty()) return absl::OkStatus();
+  if (later.size() == index_->entries().size()) SHERD_RETURN_IF_ERROR(Unmark());
   std::reverse(later.begin(), later.end());
   for (const int64_t number : later) {
     SHERD_RETURN_IF_ERROR(lease_->Check());
@@ -366,11 +371,42 @@ absl::Status SaveDirectory::Switch(const Manifest& manifest,
   SHERD_RETURN_IF_ERROR(Place(staged, bytes));
   const bool is_new = !index_->entries().contains(manifest_name_);
   index_->Placed(manifest_name_, manifest);
-  if (!sync_) return absl::OkStatus();
-  return Annotate(SyncRenamed(files_, JoinPath(path_, manifest_name_)),
-                  target_.step.has_value() && is_new
-                      ? "the step is there"
-                      : "the new checkpoint has replaced the old one");
+  if (sync_) {
+    SHERD_RETURN_IF_ERROR(
+        Annotate(SyncRenamed(files_, JoinPath(path_, manifest_name_)),
+                 target_.step.has_value() && is_new
+                     ? "the step is there"
+                     : "the new checkpoint has replaced the old one"));
+  }
+  MarkCommitted();
+  return absl::OkStatus();
+}
+
+// Only now, so that no crash leaves the mark without the manifest that it is
+// for. A save that fails to leave it has succeeded, and the next one tries
+// again; nor does it wait until the mark is durable.
+void SaveDirectory::MarkCommitted() {
+  if (is_marked_) return;
+  const absl::Status status = [this]() -> absl::Status {
+    SHERD_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
+                           files_.Create(JoinPath(path_, kCommittedFileName)));
+    return file->Close();
+  }();
+  is_marked_ = status.ok();
+  if (!status.ok()) {
+    SHERD_LOG(kWarning) << "a checkpoint without a mark: " << status.ToString();
+  }
+}
+
+// Before the last manifest goes.
+absl::Status SaveDirectory::Unmark() {
+  if (!is_marked_) return absl::OkStatus();
+  const absl::Status removed =
+      files_.Remove(JoinPath(path_, kCommittedFileName));
+  if (!absl::IsNotFound(removed)) SHERD_RETURN_IF_ERROR(removed);
+  is_marked_ = false;
+  const absl::Status synced = files_.SyncDirectory(path_);
+  return absl::IsUnimplemented(synced) ? absl::OkStatus() : synced;
 }
 
 // Gives the staged manifest its name: that of a step that was not there must

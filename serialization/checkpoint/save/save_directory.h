@@ -84,7 +84,8 @@ class SaveDirectory {
 
   // Rank 0: makes `manifest` the checkpoint, by the steps of CheckpointLease:
   // it is staged under a name of its own, the lease is checked, and then the
-  // name given. `bytes` are its encoding.
+  // name given. `bytes` are its encoding. Then the directory is marked as one
+  // with a checkpoint (kCommittedFileName), if it is not yet.
   absl::Status Switch(const Manifest& manifest, const std::string& bytes);
 
   // Rank 0, after the switch, with the lease: where there are other manifests,
@@ -117,6 +118,8 @@ class SaveDirectory {
   void RemoveOwnFiles();
 
  private:
+  void MarkCommitted();
+  absl::Status Unmark();
   absl::Status RemoveStaged();
   absl::Status RemoveLeftovers(uint64_t id);
   absl::Status CheckNoOtherJob() const;
@@ -140,6 +143,8 @@ class SaveDirectory {
   std::string save_id_;
   std::unique_ptr<CheckpointLease> lease_;
   std::vector<std::string> replaced_;
+  // Whether the directory has kCommittedFileName, as far as rank 0 knows.
+  bool is_marked_ = false;
   // As is_shared().
   bool shared_ = false;
   // Whether the switch has taken effect, or may do so as long as the staged

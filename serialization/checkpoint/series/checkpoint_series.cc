@@ -154,6 +154,7 @@ absl::StatusOr<StepNames> CheckpointSeries::State::Names() const {
                            ListStepNames(files(), place));
     all.steps.insert(names.steps.begin(), names.steps.end());
     all.pinned.insert(names.pinned.begin(), names.pinned.end());
+    all.lost.Update(names.lost);
   }
   return all;
 }
@@ -189,6 +190,9 @@ absl::StatusOr<LatestStep> CheckpointSeries::State::FindLatest(
   for (int attempt = 1;; ++attempt) {
     SHERD_ASSIGN_OR_RETURN(const StepNames names, Names());
     LatestStep latest;
+    if (!names.lost.ok()) {
+      latest.passed_over.emplace_back(names.lost.message());
+    }
     bool vanished = false;
     for (auto it = names.steps.rbegin(); it != names.steps.rend(); ++it) {
       const SeriesStep step = Look(*it, after_read);
@@ -206,6 +210,7 @@ absl::StatusOr<LatestStep> CheckpointSeries::State::FindLatest(
           absl::StrCat("step ", step.step, ": ", step.status.message()));
     }
     if (vanished && attempt < kMaxAttempts) continue;
+    if (names.steps.empty() && !names.lost.ok()) return names.lost;
     if (latest.passed_over.empty()) {
       return absl::NotFoundError("there is no step");
     }

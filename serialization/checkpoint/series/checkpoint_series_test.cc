@@ -345,12 +345,12 @@ TEST_F(CheckpointSeriesTest, APlainCheckpointLivesBesideTheSteps) {
   };
   save_plain(50);
   save_plain(51);
-  // Its manifest and two files, and those of the steps.
-  EXPECT_THAT(Files(), SizeIs(3 + 2 * 3));
+  // Its manifest and two files, those of the steps, and the mark.
+  EXPECT_THAT(Files(), SizeIs(3 + 2 * 3 + 1));
   ASSERT_THAT(Save(2, {3}, {.keep_last = 1}), IsOk());
   EXPECT_TRUE(Holds(path_, 51));
   EXPECT_TRUE(Holds(ManifestOf(3), SeedOf(3)));
-  EXPECT_THAT(Files(), SizeIs(3 + 3));
+  EXPECT_THAT(Files(), SizeIs(3 + 3 + 1));
 }
 
 // With one that cannot be read, any file may be in use.

@@ -163,7 +163,7 @@ class SeriesIncrementalTest : public SeriesFixture {
   // they name, and no others; returns the bytes of the files.
   static int64_t ExpectExactlySteps(const std::string& directory,
                                     const std::map<int64_t, int>& steps) {
-    std::set<std::string> expected;
+    std::set<std::string> expected = {kCommittedFileName};
     for (const auto& [step, contents] : steps) {
       const std::string path = ManifestOf(directory, step);
       ExpectHolds(path, contents);

@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "sherd/core/base/file.h"
 #include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint_recover.h"
 #include "sherd/serialization/checkpoint_series.h"
 #include "sherd/serialization/kits/checkpoint_place.h"
 #include "sherd/serialization/kits/series_fixture.h"
@@ -120,6 +121,35 @@ TEST_F(SeriesLatestTest, WhereNoStepIsWholeLatestIsDataLossAndNotNotFound) {
   EXPECT_THAT(Latest(), StatusIs(absl::StatusCode::kDataLoss,
                                  AllOf(HasSubstr("none of 2 steps is whole"),
                                        HasSubstr("step 2"))));
+}
+
+TEST_F(SeriesLatestTest, LostManifestsAreDataLossAndNotNotFound) {
+  ASSERT_THAT(Save(1, {1, 2}), IsOk());
+  RemovePlaced(ManifestOf(1));
+  EXPECT_EQ(Latest()->step, 2);
+  RemovePlaced(ManifestOf(2));
+  const auto lost =
+      StatusIs(absl::StatusCode::kDataLoss,
+               AllOf(HasSubstr(path_), HasSubstr("manifest is missing")));
+  EXPECT_THAT(Latest(), lost);
+  EXPECT_THAT(CheckpointExists(ManifestOf(2)), IsOkAndHolds(true));
+  SHERD_ASSERT_OK_AND_ASSIGN(const auto found, FindLostManifests(path_));
+  for (const std::string& manifest : found) {
+    ASSERT_THAT(RecoverManifest(manifest), IsOk());
+  }
+  ExpectExactly(path_, 1, {1, 2});
+}
+
+TEST_F(SeriesLatestTest, TheSecondDirectoryServesWhereTheFirstHasLostAll) {
+  ASSERT_THAT(Save(1, {1, 2}, {.copy_to = second_}), IsOk());
+  RemovePlaced(ManifestOf(1));
+  RemovePlaced(ManifestOf(2));
+  const auto latest = Latest({.copy_to = second_});
+  ASSERT_THAT(latest, IsOk());
+  EXPECT_EQ(latest->path, ManifestOf(second_, 2));
+  EXPECT_THAT(
+      latest->passed_over,
+      ElementsAre(AllOf(HasSubstr(path_), HasSubstr("manifest is missing"))));
 }
 
 // It may be whole, and a job that goes on from an older one repeats its work.

@@ -85,8 +85,8 @@ TEST_F(SeriesLeaseTest, AHolderThatLosesTheLeaseMeanwhileRemovesNoMore) {
     });
   }
   EXPECT_EQ(StepsIn(path_), (std::set<int64_t>{2, 3}));
-  // The files of steps 1 and 4 are left.
-  EXPECT_THAT(Files(), SizeIs(2 + 4));
+  // The files of steps 1 and 4 are left, and the mark.
+  EXPECT_THAT(Files(), SizeIs(2 + 4 + 1));
   ASSERT_THAT(Save(1, {5}), IsOk());
   ExpectExactly(path_, 1, {2, 3, 5});
 }

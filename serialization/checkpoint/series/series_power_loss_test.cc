@@ -38,6 +38,7 @@ namespace {
 using sherd::testing::CaseCount;
 using sherd::testing::FailFileOperation;
 using sherd::testing::IsOk;
+using sherd::testing::IsOkAndHolds;
 using sherd::testing::PowerLossFiles;
 using sherd::testing::RandomSeed;
 
@@ -102,11 +103,21 @@ class SeriesPowerLossTest : public SeriesFixture,
 
   template <typename SaveAt>
   void ForEachOperation(SaveAt save) {
+    ForEachOperation(
+        [this](FileSystem& files, const std::string& path) {
+          return SaveOne(files, path, GetParam().saved);
+        },
+        save);
+  }
+
+  // Calls `at` with numbers of the operations of `work`.
+  template <typename Work, typename At>
+  void ForEachOperation(Work work, At at) {
     Restore();
     int64_t operations = 0;
     {
       PowerLossFiles files(FileSystem::Posix(), root_);
-      EXPECT_THAT(SaveOne(files, path_, GetParam().saved), IsOk());
+      EXPECT_THAT(work(files, path_), IsOk());
       operations = files.operations() + 1;
     }
     const int64_t cases = CaseCount(GetParam().ranks == 1 ? 40 : 10);
@@ -120,7 +131,7 @@ class SeriesPowerLossTest : public SeriesFixture,
       }
       SCOPED_TRACE(absl::StrCat("operation ", operation));
       Restore();
-      save(operation);
+      at(operation);
       if (HasFailure()) return;
     }
   }
@@ -181,8 +192,9 @@ class SeriesPowerLossTest : public SeriesFixture,
     EXPECT_EQ(steps.size(), 4u);
     const auto names = CheckpointFiles().List(path);
     ASSERT_THAT(names, IsOk());
+    // Beside them a pin and the mark.
     EXPECT_EQ(names->size(),
-              1 + steps.size() * static_cast<size_t>(1 + GetParam().ranks))
+              2 + steps.size() * static_cast<size_t>(1 + GetParam().ranks))
         << ::testing::PrintToString(*names);
   }
 
@@ -228,6 +240,45 @@ TEST_P(SeriesPowerLossTest, AfterAFailedOperationItLeavesWhatTheErrorSays) {
     }
     ExpectSurvivors(files, /*must=*/saved.ok(),
                     /*may=*/saved.ok() || absl::IsUnknown(saved));
+  });
+}
+
+// Nor is a directory left that looks as if it had lost its manifests.
+TEST_P(SeriesPowerLossTest, WhileAllStepsAreRemovedTheRestIsWhole) {
+  ASSERT_THAT(UnpinStep(CheckpointPlace(JoinPath(before_, "steps")), kPinned),
+              IsOk());
+  const auto remove_all = [](FileSystem& files, const std::string& path) {
+    absl::Status status;
+    RoutedFiles routed(files);
+    testing::RunLocalRanks(1, [&](ProcessGroup&) {
+      auto series = CheckpointSeries::Open(path, nullptr, Options(routed));
+      ASSERT_THAT(series, IsOk());
+      status = series->RemoveAfter(-1);
+    });
+    return status;
+  };
+  ForEachOperation(remove_all, [&](int64_t operation) {
+    PowerLossFiles files(FileSystem::Posix(), root_);
+    files.CutPowerAt(operation);
+    const bool removed = remove_all(files, path_).ok();
+    for (int i = 0; i < kOutcomes; ++i) {
+      const uint64_t outcome = i < kNamedOutcomes ? i : random_();
+      SCOPED_TRACE(absl::StrCat("outcome ", outcome));
+      ASSERT_THAT(files.WriteSurvivors(outcome, survived_), IsOk());
+      const std::string path = CheckpointPlace(JoinPath(survived_, "steps"));
+      const std::set<int64_t> steps = StepsIn(path);
+      EXPECT_TRUE(steps.empty() || !removed);
+      for (const int64_t step : steps) {
+        EXPECT_TRUE(IsThere(path, step, SeedOf(step))) << "step " << step;
+      }
+      EXPECT_THAT(CheckpointExists(path), IsOkAndHolds(false));
+      if (!steps.empty()) {
+        EndHolder(path);
+        EXPECT_THAT(remove_all(FileSystem::Posix(), path), IsOk());
+        ExpectExactly(path, GetParam().ranks, {});
+      }
+      if (HasFailure()) return;
+    }
   });
 }
 

@@ -64,6 +64,7 @@ absl::StatusOr<StepNames> ListStepNames(FileSystem& files,
     if (const auto step = StepOfManifestName(name)) found.steps.insert(*step);
     if (const auto step = StepOfPinName(name)) found.pinned.insert(*step);
   }
+  if (AllManifestsAreLost(*names)) found.lost = ManifestsAreLost(directory);
   return found;
 }
 

@@ -18,6 +18,8 @@ struct StepNames {
   std::set<int64_t> steps;
   // Also of steps that are not there.
   std::set<int64_t> pinned;
+  // As ManifestsAreLost, if so.
+  absl::Status lost;
 };
 
 // Of a directory that is not there, none. Errors from the file system.
