@@ -1,6 +1,6 @@
-// A step whose machine loses power at any operation on files of save and
-// pruning: of what no sync has covered any part may be lost, and afterwards the
-// former steps or the new one are whole, and the next save leaves nothing
+// A step whose machine loses power at any operation on files of save, pruning
+// and copying: of what no sync has covered any part may be lost, and afterwards
+// the former steps or the new one are whole, and the next save leaves nothing
 // behind.
 //
 // SHERD_TEST_CASES sets the number of saves of each test: from that of their
@@ -8,9 +8,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,13 +20,19 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
+#include "sherd/core/base/status_macros.h"
+#include "sherd/core/comm/init.h"
+#include "sherd/serialization/checkpoint/incremental/save_base.h"
 #include "sherd/serialization/checkpoint/lease.h"
+#include "sherd/serialization/checkpoint/save/saver.h"
 #include "sherd/serialization/checkpoint_files.h"
 #include "sherd/serialization/checkpoint_series.h"
 #include "sherd/serialization/kits/checkpoint_place.h"
 #include "sherd/serialization/kits/sample_lease.h"
 #include "sherd/serialization/kits/series_fixture.h"
 #include "sherd/serialization/manifest/directory_names.h"
+#include "sherd/serialization/manifest/manifest.h"
+#include "sherd/serialization/manifest/manifest_reader.h"
 #include "sherd/serialization/store/routed_files.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/local_ranks.h"
@@ -53,7 +61,19 @@ constexpr int kNamedOutcomes = 4, kOutcomes = 10;
 struct Scenario {
   int ranks;
   int64_t saved;
+  // By SaveAsync; or the save refers to the files of the step before it, whose
+  // elements it has; or each step is copied to a second directory.
+  enum Kind { kPlain, kAsync, kIncremental, kCopied };
+  Kind kind = kPlain;
 };
+
+std::string NameOf(const ::testing::TestParamInfo<Scenario>& info) {
+  static constexpr const char* kKinds[] = {"", "Async", "Incremental",
+                                           "Copied"};
+  return absl::StrCat(kKinds[info.param.kind],
+                      info.param.saved == kThere.back() ? "Replacing" : "New",
+                      "By", info.param.ranks, "Ranks");
+}
 
 class SeriesPowerLossTest : public SeriesFixture,
                             public ::testing::WithParamInterface<Scenario> {
@@ -62,38 +82,101 @@ class SeriesPowerLossTest : public SeriesFixture,
       : before_(root_ + "_before"),
         survived_(root_ + "_survived"),
         random_(RandomSeed()) {
-    EXPECT_THAT(SeriesFixture::Save(GetParam().ranks, kThere), IsOk());
+    EXPECT_THAT(
+        SeriesFixture::Save(GetParam().ranks, kThere,
+                            {.copy_to = is(Scenario::kCopied) ? second_ : ""}),
+        IsOk());
     EXPECT_THAT(PinStep(path_, kPinned), IsOk());
+    if (is(Scenario::kIncremental)) {
+      // Once more, for what is remembered of it.
+      bases_.resize(static_cast<size_t>(GetParam().ranks));
+      EXPECT_THAT(SaveOne(FileSystem::Posix(), root_, kThere.back(), &bases_),
+                  IsOk());
+    }
     std::filesystem::remove_all(before_);
     std::filesystem::rename(root_, before_);
   }
 
-  static SeriesOptions Options(FileSystem& files) {
-    return {.save = {.files = &files},
-            .keep_last = kKeepLast,
-            .keep_every = kKeepEvery};
+  static bool is(Scenario::Kind kind) { return GetParam().kind == kind; }
+
+  static std::string StepsOf(const std::string& root) {
+    return CheckpointPlace(JoinPath(root, "steps"));
+  }
+  static std::string CopiesOf(const std::string& root) {
+    return CheckpointPlace(JoinPath(root, "second"));
   }
 
-  // One step with other samples than SeedOf, so that a replacement shows.
-  absl::Status SaveOne(FileSystem& files, const std::string& path,
-                       int64_t step) {
+  static SeriesOptions Options(FileSystem& files, const std::string& root) {
+    SeriesOptions options = {.save = {.files = &files},
+                             .keep_last = kKeepLast,
+                             .keep_every = kKeepEvery};
+    if (is(Scenario::kCopied)) options.copy_to = CopiesOf(root);
+    return options;
+  }
+
+  // One step with the samples of NewSeed; the error of all ranks, or that of
+  // one of them. With `remember`, removes no step, and sets the bases of later
+  // saves to that directory.
+  absl::Status SaveOne(FileSystem& files, const std::string& root, int64_t step,
+                       std::vector<SaveBase>* remember = nullptr) {
     absl::Status error;
     absl::Mutex mutex;
-    const int ranks = GetParam().ranks;
     RoutedFiles routed(files);
-    testing::RunLocalRanks(ranks, [&](ProcessGroup&) {
-      auto series = CheckpointSeries::Open(path, nullptr, Options(routed));
-      absl::Status status = series.status();
-      if (status.ok()) {
-        status = series->Save(step, MakeTensors(ranks, NewSeed(step)));
+    testing::RunLocalRanks(GetParam().ranks, [&](ProcessGroup& group) {
+      const auto rank = static_cast<size_t>(group.rank());
+      SeriesOptions options = Options(routed, root);
+      if (remember != nullptr) options.keep_last = 0;
+      std::shared_ptr<SaveBase> base;
+      absl::Status status;
+      if (is(Scenario::kIncremental)) {
+        base = std::make_shared<SaveBase>(bases_[rank]);
+        status = SaveIncrement(root, step, options, base);
+      } else {
+        status = SaveInSeries(root, step, options);
       }
       absl::MutexLock lock(&mutex);
       error.Update(status);
+      if (remember != nullptr) (*remember)[rank] = *base;
     });
     return error;
   }
 
-  static int NewSeed(int64_t step) { return 1000 + static_cast<int>(step); }
+  static absl::Status SaveInSeries(const std::string& root, int64_t step,
+                                   const SeriesOptions& options) {
+    SHERD_ASSIGN_OR_RETURN(
+        CheckpointSeries series,
+        CheckpointSeries::Open(StepsOf(root), nullptr, options));
+    const Tensors tensors = MakeTensors(GetParam().ranks, NewSeed(step));
+    if (is(Scenario::kAsync)) {
+      SHERD_ASSIGN_OR_RETURN(SaveHandle save, series.SaveAsync(step, tensors));
+      return save.Durable();
+    }
+    SHERD_RETURN_IF_ERROR(series.Save(step, tensors));
+    return series.Flush();
+  }
+
+  // As a series that has saved the step before does.
+  static absl::Status SaveIncrement(const std::string& root, int64_t step,
+                                    const SeriesOptions& options,
+                                    std::shared_ptr<SaveBase> base) {
+    Saver saver(
+        {.path = StepsOf(root),
+         .tensors = std::make_shared<const Tensors>(
+             MakeTensors(GetParam().ranks, NewSeed(step))),
+         .group = *DefaultGroup(),
+         .options = options.save,
+         .base = std::move(base),
+         .target = {.step = step,
+                    .retention = {options.keep_last, options.keep_every}}});
+    return saver.Run();
+  }
+
+  // Others than SeedOf, so that a replacement shows; but an increment has what
+  // it refers to.
+  static int NewSeed(int64_t step) {
+    if (is(Scenario::kIncremental)) return SeedOf(kThere.back());
+    return 1000 + static_cast<int>(step);
+  }
 
   void Restore() const {
     std::filesystem::remove_all(root_);
@@ -104,8 +187,8 @@ class SeriesPowerLossTest : public SeriesFixture,
   template <typename SaveAt>
   void ForEachOperation(SaveAt save) {
     ForEachOperation(
-        [this](FileSystem& files, const std::string& path) {
-          return SaveOne(files, path, GetParam().saved);
+        [this](FileSystem& files) {
+          return SaveOne(files, root_, GetParam().saved);
         },
         save);
   }
@@ -117,7 +200,7 @@ class SeriesPowerLossTest : public SeriesFixture,
     int64_t operations = 0;
     {
       PowerLossFiles files(FileSystem::Posix(), root_);
-      EXPECT_THAT(work(files, path_), IsOk());
+      EXPECT_THAT(work(files), IsOk());
       operations = files.operations() + 1;
     }
     const int64_t cases = CaseCount(GetParam().ranks == 1 ? 40 : 10);
@@ -182,20 +265,53 @@ class SeriesPowerLossTest : public SeriesFixture,
         IsOk());
   }
 
-  void ExpectNextSaveLeavesNothing(const std::string& path) {
-    EndHolder(path);
-    constexpr int64_t kNext = 20;
-    ASSERT_THAT(SaveOne(FileSystem::Posix(), path, kNext), IsOk());
-    EXPECT_TRUE(Holds(ManifestOf(path, kNext), NewSeed(kNext)));
+  // That each step in the second directory is whole, and those that are kept
+  // are there; `must`: the new one too.
+  void ExpectCopiesWhole(const std::string& path, bool must) {
     const std::set<int64_t> steps = StepsIn(path);
+    for (const int64_t step : steps) {
+      EXPECT_TRUE(IsThere(path, step, SeedOf(step)) ||
+                  IsThere(path, step, NewSeed(step)))
+          << "step " << step;
+    }
+    EXPECT_TRUE(steps.contains(10) && steps.contains(12));
+    EXPECT_TRUE(steps.contains(GetParam().saved) || !must);
+  }
+
+  void ExpectNextSaveLeavesNothing() {
+    EndHolder(StepsOf(survived_));
+    if (is(Scenario::kCopied)) EndHolder(CopiesOf(survived_));
+    constexpr int64_t kNext = 20;
+    ASSERT_THAT(SaveOne(FileSystem::Posix(), survived_, kNext), IsOk());
     // The pinned, the multiple, the last two.
-    EXPECT_EQ(steps.size(), 4u);
-    const auto names = CheckpointFiles().List(path);
-    ASSERT_THAT(names, IsOk());
-    // Beside them a pin and the mark.
-    EXPECT_EQ(names->size(),
-              2 + steps.size() * static_cast<size_t>(1 + GetParam().ranks))
-        << ::testing::PrintToString(*names);
+    ExpectOnlySteps(StepsOf(survived_), kNext, 4);
+    if (is(Scenario::kCopied)) ExpectOnlySteps(CopiesOf(survived_), kNext, 3);
+  }
+
+  // So many steps, of which one is `last`, their files, and nothing else but
+  // the mark and pins.
+  void ExpectOnlySteps(const std::string& path, int64_t last, size_t count) {
+    EXPECT_TRUE(Holds(ManifestOf(path, last), NewSeed(last)));
+    const std::set<int64_t> steps = StepsIn(path);
+    EXPECT_EQ(steps.size(), count);
+    std::set<std::string> expected = {kCommittedFileName};
+    for (const int64_t step : steps) {
+      expected.insert(StepManifestName(step));
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          const Manifest manifest,
+          ReadManifest(CheckpointFiles(), ManifestOf(path, step)));
+      EXPECT_GE(manifest.files.size(), static_cast<size_t>(GetParam().ranks));
+      for (const ManifestFile& file : manifest.files) {
+        expected.insert(file.name);
+      }
+    }
+    std::set<std::string> names;
+    SHERD_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> listed,
+                               CheckpointFiles().List(path));
+    for (const std::string& name : listed) {
+      if (!StepOfPinName(name).has_value()) names.insert(name);
+    }
+    EXPECT_EQ(names, expected);
   }
 
   // `must`: the save has said that the step is there.
@@ -205,17 +321,19 @@ class SeriesPowerLossTest : public SeriesFixture,
       const uint64_t outcome = i < kNamedOutcomes ? i : random_();
       SCOPED_TRACE(absl::StrCat("outcome ", outcome));
       ASSERT_THAT(files.WriteSurvivors(outcome, survived_), IsOk());
-      const std::string path = CheckpointPlace(JoinPath(survived_, "steps"));
-      const bool is_new = ExpectWhole(path);
+      const bool is_new = ExpectWhole(StepsOf(survived_));
       EXPECT_TRUE(is_new || !must);
       EXPECT_TRUE(!is_new || may);
-      if (i == next) ExpectNextSaveLeavesNothing(path);
+      if (is(Scenario::kCopied)) ExpectCopiesWhole(CopiesOf(survived_), must);
+      if (i == next) ExpectNextSaveLeavesNothing();
       if (HasFailure()) return;
     }
   }
 
   const std::string before_;
   const std::string survived_;
+  // Of each rank, of saves to root_.
+  std::vector<SaveBase> bases_;
   std::mt19937_64 random_;
 };
 
@@ -223,7 +341,7 @@ TEST_P(SeriesPowerLossTest, WheneverItComesFormerStepsOrTheNewOneAreWhole) {
   ForEachOperation([&](int64_t operation) {
     PowerLossFiles files(FileSystem::Posix(), root_);
     files.CutPowerAt(operation);
-    const absl::Status saved = SaveOne(files, path_, GetParam().saved);
+    const absl::Status saved = SaveOne(files, root_, GetParam().saved);
     ExpectSurvivors(files, /*must=*/saved.ok(), /*may=*/true);
   });
 }
@@ -236,36 +354,46 @@ TEST_P(SeriesPowerLossTest, AfterAFailedOperationItLeavesWhatTheErrorSays) {
       const FailFileOperation fault("*", absl::StrCat(root_, "*"),
                                     absl::InternalError("injected fault"),
                                     {.nth = operation, .optional = true});
-      saved = SaveOne(files, path_, GetParam().saved);
+      saved = SaveOne(files, root_, GetParam().saved);
     }
-    ExpectSurvivors(files, /*must=*/saved.ok(),
-                    /*may=*/saved.ok() || absl::IsUnknown(saved));
+    // The error may be that of the copy.
+    ExpectSurvivors(
+        files, /*must=*/saved.ok(),
+        /*may=*/saved.ok() || absl::IsUnknown(saved) || is(Scenario::kCopied));
   });
 }
 
-// Nor is a directory left that looks as if it had lost its manifests.
-TEST_P(SeriesPowerLossTest, WhileAllStepsAreRemovedTheRestIsWhole) {
-  ASSERT_THAT(UnpinStep(CheckpointPlace(JoinPath(before_, "steps")), kPinned),
-              IsOk());
-  const auto remove_all = [](FileSystem& files, const std::string& path) {
+class StepsRemovedPowerLossTest : public SeriesPowerLossTest {};
+
+// Nor is a directory left that looks as if it had lost its manifests. Of many
+// steps it would be rare that only these are lost: two are there.
+TEST_P(StepsRemovedPowerLossTest, WhateverIsLostTheRestIsWhole) {
+  const auto remove_after = [](int64_t step, FileSystem& files,
+                               const std::string& root) {
     absl::Status status;
     RoutedFiles routed(files);
     testing::RunLocalRanks(1, [&](ProcessGroup&) {
-      auto series = CheckpointSeries::Open(path, nullptr, Options(routed));
+      auto series =
+          CheckpointSeries::Open(StepsOf(root), nullptr, Options(routed, root));
       ASSERT_THAT(series, IsOk());
-      status = series->RemoveAfter(-1);
+      status = series->RemoveAfter(step);
     });
     return status;
   };
+  const auto remove_all = [&](FileSystem& files) {
+    return remove_after(-1, files, root_);
+  };
+  ASSERT_THAT(UnpinStep(StepsOf(before_), kPinned), IsOk());
+  ASSERT_THAT(remove_after(2, FileSystem::Posix(), before_), IsOk());
   ForEachOperation(remove_all, [&](int64_t operation) {
     PowerLossFiles files(FileSystem::Posix(), root_);
     files.CutPowerAt(operation);
-    const bool removed = remove_all(files, path_).ok();
+    const bool removed = remove_all(files).ok();
     for (int i = 0; i < kOutcomes; ++i) {
       const uint64_t outcome = i < kNamedOutcomes ? i : random_();
       SCOPED_TRACE(absl::StrCat("outcome ", outcome));
       ASSERT_THAT(files.WriteSurvivors(outcome, survived_), IsOk());
-      const std::string path = CheckpointPlace(JoinPath(survived_, "steps"));
+      const std::string path = StepsOf(survived_);
       const std::set<int64_t> steps = StepsIn(path);
       EXPECT_TRUE(steps.empty() || !removed);
       for (const int64_t step : steps) {
@@ -274,7 +402,7 @@ TEST_P(SeriesPowerLossTest, WhileAllStepsAreRemovedTheRestIsWhole) {
       EXPECT_THAT(CheckpointExists(path), IsOkAndHolds(false));
       if (!steps.empty()) {
         EndHolder(path);
-        EXPECT_THAT(remove_all(FileSystem::Posix(), path), IsOk());
+        EXPECT_THAT(remove_after(-1, FileSystem::Posix(), survived_), IsOk());
         ExpectExactly(path, GetParam().ranks, {});
       }
       if (HasFailure()) return;
@@ -282,14 +410,18 @@ TEST_P(SeriesPowerLossTest, WhileAllStepsAreRemovedTheRestIsWhole) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Saves, SeriesPowerLossTest,
-                         ::testing::Values(Scenario{1, 13}, Scenario{3, 13},
-                                           Scenario{1, 12}, Scenario{3, 12}),
-                         [](const ::testing::TestParamInfo<Scenario>& info) {
-                           return absl::StrCat(
-                               info.param.saved == 12 ? "Replacing" : "New",
-                               "By", info.param.ranks, "Ranks");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Saves, SeriesPowerLossTest,
+    ::testing::Values(Scenario{1, 13}, Scenario{3, 13}, Scenario{1, 12},
+                      Scenario{3, 12}, Scenario{1, 13, Scenario::kAsync},
+                      Scenario{1, 13, Scenario::kIncremental},
+                      Scenario{3, 13, Scenario::kIncremental},
+                      Scenario{1, 13, Scenario::kCopied},
+                      Scenario{3, 13, Scenario::kCopied}),
+    NameOf);
+
+INSTANTIATE_TEST_SUITE_P(Saves, StepsRemovedPowerLossTest,
+                         ::testing::Values(Scenario{1, 13}), NameOf);
 
 }  // namespace
 }  // namespace sherd
