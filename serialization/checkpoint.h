@@ -135,9 +135,9 @@ absl::StatusOr<bool> CheckpointExists(const std::string& path,
 //
 // Buffers. Read until the call returns. Contiguous shards in host memory are
 // written directly, others through at most 1 MiB, and shards on a device
-// through 8 MiB of pinned memory: one half is copied while the other is
-// written. Work that was queued on the device's current stream precedes the
-// copies.
+// through at most 16 MiB of pinned memory: while some are written, the next are
+// copied, of short ones many at once. Work that was queued on the device's
+// current stream precedes the copies.
 //
 // Errors. All ranks return the same error; it names the rank where it happened,
 // and the old checkpoint remains, except after kUnknown and perhaps

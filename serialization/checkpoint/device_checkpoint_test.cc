@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -180,6 +181,50 @@ INSTANTIATE_TEST_SUITE_P(
                       Parameters{4, Places::kHost, 3, Places::kDevices, true},
                       Parameters{3, Places::kBoth, 2, Places::kBoth, false},
                       Parameters{1, Places::kDevices, 2, Places::kBoth, true}));
+
+// An optimizer has thousands of them; a wait for the device for each would take
+// longer than all the rest.
+TEST_F(DeviceCheckpointTest, ManySmallTensorsShareCopies) {
+  constexpr int kTensors = 500;
+  const Dims size = {40, 6};
+  RunLocalRanks(1, [&](ProcessGroup&) {
+    const auto spec = Placed(SampleSpec(0, size, 1).value(), Places::kDevices);
+    std::map<std::string, ShardedTensor> tensors;
+    std::map<std::string, ShardedTensor*> destinations;
+    std::vector<ShardedTensor> loaded;
+    for (int i = 0; i < kTensors; ++i) {
+      SHERD_ASSERT_OK_AND_ASSIGN(ShardedTensor tensor,
+                                 ShardedTensor::Empty(spec, size));
+      FillPattern(tensor, i);
+      tensors.emplace(absl::StrCat("t", i), std::move(tensor));
+      SHERD_ASSERT_OK_AND_ASSIGN(loaded.emplace_back(),
+                                 ShardedTensor::Empty(spec, size));
+    }
+    for (int i = 0; i < kTensors; ++i) {
+      destinations.emplace(absl::StrCat("t", i), &loaded[i]);
+    }
+    const auto copies = [&] {
+      const std::vector<std::string> queued = devices_.TakeQueued();
+      return std::count(queued.begin(), queued.end(), "copy") +
+             std::count(queued.begin(), queued.end(), "copy_bytes");
+    };
+    copies();
+    ASSERT_THAT(SaveCheckpoint(path_, tensors), IsOk());
+    EXPECT_EQ(copies(), 1);
+    ASSERT_THAT(
+        SaveCheckpoint(path_, tensors, nullptr, {.check_replicas = true}),
+        IsOk());
+    EXPECT_EQ(copies(), 1);
+    CheckpointStats stats;
+    ASSERT_THAT(
+        LoadCheckpointInto(path_, destinations, nullptr, {.stats = &stats}),
+        IsOk());
+    EXPECT_EQ(copies(), 1);
+    for (int i = 0; i < kTensors; ++i) {
+      EXPECT_TRUE(HasPattern(loaded[i], i)) << i;
+    }
+  });
+}
 
 // More than goes through pinned memory at once, in one run and in columns.
 TEST_F(DeviceCheckpointTest, LargeShardsPassInBlocks) {

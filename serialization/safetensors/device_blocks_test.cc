@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
 #include "sherd/core/tensor/device.h"
+#include "sherd/core/tensor/device_stream.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/tensor.h"
@@ -21,6 +23,7 @@ namespace sherd {
 namespace {
 
 using ::sherd::testing::FakeDevice;
+using ::sherd::testing::IsOk;
 using ::sherd::testing::StatusIs;
 
 class DeviceBlocksTest : public ::testing::Test {
@@ -85,6 +88,71 @@ TEST_F(DeviceBlocksTest, NothingIsUnderWayAfterAnErrorOfTheWriter) {
   EXPECT_EQ(queued, 1);
   EXPECT_EQ(NumRun(), queued);
   EXPECT_EQ(devices_.live_pooled_blocks(), 0);
+}
+
+TEST_F(DeviceBlocksTest, ManyBoxesAreCopiedByFewLaunches) {
+  std::vector<Tensor> tensors;
+  int filled = 0;
+  DeviceWriter writer([&] {
+    ++filled;
+    return absl::OkStatus();
+  });
+  // 2000 of 4 KiB are two blocks, less what alignment takes.
+  for (int i = 0; i < 2000; ++i) {
+    tensors.push_back(
+        Tensor::Empty({1000}, {.dtype = kFloat32, .device = kDevice}).value());
+  }
+  devices_.TakeQueued();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const BoxPiece piece = {.bytes = tensors[i].nbytes(),
+                            .data = static_cast<std::byte*>(tensors[i].data())};
+    SHERD_ASSERT_OK_AND_ASSIGN(const absl::Span<std::byte> bytes,
+                               writer.Take(kDevice, piece, sizeof(float)));
+    ASSERT_EQ(bytes.size(), 4000u);
+    std::fill(bytes.begin(), bytes.end(), static_cast<std::byte>(i % 251));
+  }
+  ASSERT_THAT(writer.Flush(), IsOk());
+  EXPECT_EQ(filled, 2);
+  const std::vector<std::string> queued = devices_.TakeQueued();
+  EXPECT_EQ(std::count(queued.begin(), queued.end(), "copy"), 2);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    EXPECT_EQ(devices_.ReadNow(tensors[i].data(), 4000),
+              std::string(4000, static_cast<char>(i % 251)))
+        << i;
+  }
+  ASSERT_THAT(writer.Flush(), IsOk());
+  EXPECT_EQ(filled, 2) << "nothing was taken";
+}
+
+TEST_F(DeviceBlocksTest, NothingIsCopiedThatWasNotFilled) {
+  DeviceWriter writer([] { return absl::DataLossError("short"); });
+  const BoxPiece piece = {.bytes = 100,
+                          .data = static_cast<std::byte*>(tensor_.data())};
+  ASSERT_THAT(writer.Take(kDevice, piece, 1), IsOk());
+  EXPECT_THAT(writer.Flush(), StatusIs(absl::StatusCode::kDataLoss, "short"));
+  EXPECT_EQ(devices_.ReadNow(tensor_.data(), 100), std::string(100, '\1'));
+}
+
+// Where it follows what the program has queued there.
+TEST_F(DeviceBlocksTest, AWriterGoesOnOnAnotherStream) {
+  SHERD_ASSERT_OK_AND_ASSIGN(const DeviceStream stream,
+                             devices_.CreateStream(0, false));
+  DeviceWriter writer;
+  for (int64_t i = 0; i < 4; ++i) {
+    std::optional<ScopedStream> current;
+    if (i % 2 == 1) current.emplace(stream);
+    ASSERT_THAT(tensor_.Narrow(0, 10 * i, 10)->Fill(9), IsOk());
+    const BoxPiece piece = {
+        .bytes = 10, .data = static_cast<std::byte*>(tensor_.data()) + 10 * i};
+    SHERD_ASSERT_OK_AND_ASSIGN(const absl::Span<std::byte> bytes,
+                               writer.Take(kDevice, piece, 1));
+    std::fill(bytes.begin(), bytes.end(), static_cast<std::byte>('a' + i));
+  }
+  ASSERT_THAT(writer.Flush(), IsOk());
+  devices_.RunAll();
+  EXPECT_EQ(devices_.ReadNow(tensor_.data(), 40),
+            "aaaaaaaaaabbbbbbbbbbccccccccccdddddddddd");
+  devices_.DestroyStream(stream);
 }
 
 }  // namespace

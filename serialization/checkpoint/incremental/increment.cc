@@ -6,6 +6,7 @@
 
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/safetensors/safetensors_header.h"
+#include "sherd/serialization/safetensors/tensors_on_host.h"
 
 namespace sherd {
 
@@ -19,15 +20,19 @@ Increment::Increment(std::shared_ptr<const SavePlan> plan)
 
 absl::StatusOr<Increment> Increment::Make(
     std::shared_ptr<const SavePlan> plan, const SavedChunks* base,
-    ShardElementsFn elements, absl::FunctionRef<absl::Status()> progress) {
+    ShardElementsFn elements, bool ahead,
+    absl::FunctionRef<absl::Status()> progress) {
   Increment increment(std::move(plan));
-  for (size_t i = 0; i < increment.plan_->shards.size(); ++i) {
-    const PlannedShard& shard = increment.plan_->shards[i];
-    SHERD_ASSIGN_OR_RETURN(const Tensor tensor, elements(shard));
-    SHERD_RETURN_IF_ERROR(HashChunks(
-        tensor, kChunkBytes, progress,
-        absl::MakeSpan(increment.hashes_)
-            .subspan(increment.FirstOf(i), static_cast<size_t>(shard.chunks))));
+  const std::vector<PlannedShard>& shards = increment.plan_->shards;
+  const auto elements_of = [&](size_t i) { return elements(shards[i]); };
+  TensorsOnHost on_host(shards.size(), elements_of, ahead);
+  for (size_t i = 0; i < shards.size(); ++i) {
+    SHERD_ASSIGN_OR_RETURN(const Tensor tensor, on_host.At(i));
+    SHERD_RETURN_IF_ERROR(
+        HashChunks(tensor, kChunkBytes, progress,
+                   absl::MakeSpan(increment.hashes_)
+                       .subspan(increment.FirstOf(i),
+                                static_cast<size_t>(shards[i].chunks))));
   }
   if (base != nullptr) {
     increment.KeepUnchanged(*base);

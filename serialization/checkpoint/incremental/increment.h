@@ -41,13 +41,15 @@ inline constexpr int64_t kFewExtents = 64;
 class Increment {
  public:
   // Hashes all shards and compares them with `base`, or writes all if that is
-  // null. `progress` is called as HashChunks does.
+  // null. `ahead`: as in RankFileOptions. `progress` is called as HashChunks
+  // does.
   // Errors. Of `elements` and `progress`.
   //
   // Cost. One pass over the shards. Memory as SaveBase.
   static absl::StatusOr<Increment> Make(
       std::shared_ptr<const SavePlan> plan, const SavedChunks* base,
-      ShardElementsFn elements, absl::FunctionRef<absl::Status()> progress);
+      ShardElementsFn elements, bool ahead,
+      absl::FunctionRef<absl::Status()> progress);
 
   // What is written. Parts lie by falling alignment class, in a class by shard
   // and place: where nothing is left out, as in the plan.

@@ -59,7 +59,7 @@ class Vectors {
         [&](const PlannedShard& shard) {
           return tensors_[static_cast<size_t>(shard.tensor)];
         },
-        NoProgress);
+        /*ahead=*/true, NoProgress);
     EXPECT_THAT(increment, IsOk());
     std::vector<std::pair<int64_t, int64_t>> written;
     for (const FilePart& part : increment->file().parts) {
@@ -202,7 +202,8 @@ TEST(IncrementTest, PartsBeginAtMultiplesOfTheirAlignment) {
   const auto elements = [&](const PlannedShard& shard) {
     return tensors[static_cast<size_t>(shard.tensor)];
   };
-  auto first = Increment::Make(plan, nullptr, elements, NoProgress);
+  auto first =
+      Increment::Make(plan, nullptr, elements, /*ahead=*/true, NoProgress);
   ASSERT_THAT(first, IsOk());
   const std::vector<uint32_t> fingerprints(first->file().chunks);
   const SavedChunks base = std::move(*first).Finish(
@@ -212,7 +213,8 @@ TEST(IncrementTest, PartsBeginAtMultiplesOfTheirAlignment) {
     auto* data = tensor.mutable_data_as<uint8_t>();
     data[0] = data[tensor.numel() - 1] = 1;
   }
-  const auto increment = Increment::Make(plan, &base, elements, NoProgress);
+  const auto increment =
+      Increment::Make(plan, &base, elements, /*ahead=*/true, NoProgress);
   ASSERT_THAT(increment, IsOk());
   std::vector<int64_t> sizes;
   for (const FilePart& part : increment->file().parts) {
@@ -235,7 +237,7 @@ TEST(IncrementTest, AnErrorOfTheElementsIsPassedOn) {
                   [](const PlannedShard&) -> absl::StatusOr<Tensor> {
                     return absl::InternalError("no elements");
                   },
-                  NoProgress),
+                  /*ahead=*/true, NoProgress),
               StatusIs(absl::StatusCode::kInternal, "no elements"));
 }
 

@@ -97,13 +97,12 @@ absl::Status PieceReader::ReadBox(const ShardSource& source,
   if (destination.numel() == 0) return absl::OkStatus();
   const BoxInArray box = BoxOf(source.sizes, offsets, destination);
   if (!destination.device().is_cpu()) {
-    SHERD_RETURN_IF_ERROR(Flush());
-    return WriteDeviceBox(box, destination.device(),
-                          [&](int64_t offset, absl::Span<std::byte> block) {
-                            absl::Status status = ReadContiguous(
-                                source, offset, destination.dtype(), block);
-                            return status.ok() ? Flush() : status;
-                          });
+    return ForEachDevicePiece(box, [&](const BoxPiece& piece) -> absl::Status {
+      SHERD_ASSIGN_OR_RETURN(
+          const absl::Span<std::byte> block,
+          device_.Take(destination.device(), piece, box.element_size));
+      return ReadContiguous(source, piece.offset, destination.dtype(), block);
+    });
   }
   return ForEachPiece(box, MostScattered(source.dtype, destination.dtype()),
                       [&](const BoxPiece& piece) {
@@ -126,7 +125,7 @@ absl::Status PieceReader::ReadPiece(const ShardSource& source,
   const bool converts = dtype != source.dtype;
   if (!converts && piece.contiguous && piece.bytes >= kLongPiece) {
     if (piece.bytes <= kMostDirect) return ReadDirect(source, piece);
-    SHERD_RETURN_IF_ERROR(Flush());
+    SHERD_RETURN_IF_ERROR(FlushReads());
     return ReadRun(
         source, piece.offset,
         absl::MakeSpan(piece.data, static_cast<size_t>(piece.bytes)));
@@ -173,7 +172,7 @@ absl::Status PieceReader::ReadDirect(const ShardSource& source,
   int64_t offset = piece.offset;
   if (!FindExtent(source, piece.bytes, place, offset)) {
     // It crosses the end of one.
-    SHERD_RETURN_IF_ERROR(Flush());
+    SHERD_RETURN_IF_ERROR(FlushReads());
     return ReadRun(source, piece.offset, buffer);
   }
   const int64_t begin = place.extent.data_offset + offset;
@@ -205,7 +204,7 @@ absl::Status PieceReader::ReadShort(const ShardSource& source,
   }
   if (!FindExtent(source, waiting.bytes, waiting.place, waiting.offset)) {
     // It crosses the end of one.
-    SHERD_RETURN_IF_ERROR(Flush());
+    SHERD_RETURN_IF_ERROR(FlushReads());
     staging_.resize(kStagingBytes);
     SHERD_RETURN_IF_ERROR(ReadRun(
         source, waiting.offset,
@@ -269,6 +268,11 @@ const std::byte* PieceReader::Convert(const Waiting& piece,
 }
 
 absl::Status PieceReader::Flush() {
+  SHERD_RETURN_IF_ERROR(FlushReads());
+  return device_.Flush();
+}
+
+absl::Status PieceReader::FlushReads() {
   SHERD_RETURN_IF_ERROR(FlushDirect());
   return FlushStaged();
 }

@@ -15,6 +15,7 @@
 #include "sherd/serialization/checkpoint/load/chunk_ledger.h"
 #include "sherd/serialization/manifest/manifest.h"
 #include "sherd/serialization/safetensors/box_pieces.h"
+#include "sherd/serialization/safetensors/device_blocks.h"
 
 namespace sherd {
 
@@ -40,6 +41,9 @@ struct ShardSource {
 // is: a page of the file would be read that is not needed, and such pages were
 // more than a twentieth. So ask in the order of the file.
 //
+// Devices. What goes to a device is read into pinned memory as above, also that
+// of many tensors together, and copied when 4 MiB of it are there.
+//
 // Conversion. Elements may be wanted as another dtype than that of the shard;
 // their values are converted as Tensor::To does, as soon as they are read, in
 // blocks of at most 256 KiB. What they are checked for is what is in the file.
@@ -47,11 +51,15 @@ class PieceReader {
  public:
   // Both are borrowed.
   PieceReader(ExtentReader& reader, ChunkLedger& ledger)
-      : reader_(reader), ledger_(ledger) {}
+      : reader_(reader),
+        ledger_(ledger),
+        device_([this] { return FlushReads(); }) {}
+  PieceReader(const PieceReader&) = delete;
+  PieceReader& operator=(const PieceReader&) = delete;
 
   // Reads the box at `offsets` in a shard, of the sizes of `destination`, into
-  // `destination`, in host memory or on a device, as elements of its dtype. In
-  // host memory it is complete after Flush; its storage must live until then.
+  // `destination`, in host memory or on a device, as elements of its dtype. It
+  // is complete after Flush; its storage must live until then.
   absl::Status ReadBox(const ShardSource& source,
                        absl::Span<const int64_t> offsets,
                        const Tensor& destination);
@@ -105,6 +113,8 @@ class PieceReader {
   bool FindExtent(const ShardSource& source, int64_t bytes,
                   ExtentOfShard& place, int64_t& offset) const;
   absl::Status FlushStaged();
+  // Completes what was asked for in host memory.
+  absl::Status FlushReads();
   bool Joins(const SavedExtent& extent, int64_t offset, int64_t bytes) const;
   void Scatter(const Waiting& piece, const std::byte* from);
   // Returns the elements of `piece` as those of its destination.
@@ -129,6 +139,7 @@ class PieceReader {
   // Elements before and after they are converted.
   std::vector<std::byte> saved_;
   std::vector<std::byte> converted_;
+  DeviceWriter device_;
 };
 
 }  // namespace sherd

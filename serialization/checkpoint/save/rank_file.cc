@@ -17,6 +17,7 @@
 #include "sherd/serialization/manifest/data_file.h"
 #include "sherd/serialization/safetensors/crc32c.h"
 #include "sherd/serialization/safetensors/tensor_fingerprint.h"
+#include "sherd/serialization/safetensors/tensors_on_host.h"
 #include "sherd/serialization/wire/little_endian.h"
 
 namespace sherd {
@@ -87,7 +88,7 @@ class RankFileWriter {
                                          [&run] { return run.MadeProgress(); }),
                               begin);
       if (i == 0) SHERD_RETURN_IF_ERROR(writer.Append(AsBytes(header)));
-      SHERD_RETURN_IF_ERROR(AppendParts(stretch, writer));
+      SHERD_RETURN_IF_ERROR(AppendParts(stretch, options.ahead, writer));
       if (stretches.size() == 1) return AppendTable(stretches, writer);
       return writer.Flush();
     };
@@ -158,12 +159,18 @@ class RankFileWriter {
     return false;
   }
 
-  absl::Status AppendParts(Stretch& stretch, SequentialWriter& writer) {
-    for (const FilePart& part : stretch.parts) {
+  absl::Status AppendParts(Stretch& stretch, bool ahead,
+                           SequentialWriter& writer) {
+    const auto elements_of = [&](size_t i) {
+      return elements_(plan_.shards[stretch.parts[i].shard]);
+    };
+    TensorsOnHost on_host(stretch.parts.size(), elements_of, ahead);
+    for (size_t i = 0; i < stretch.parts.size(); ++i) {
+      const FilePart& part = stretch.parts[i];
       SHERD_CHECK(writer.position() == report_.data_begin + part.data_offset);
       const PlannedShard& shard = plan_.shards[part.shard];
       const NamedTensor& named = tensors_[static_cast<size_t>(shard.tensor)];
-      SHERD_ASSIGN_OR_RETURN(const Tensor elements, elements_(shard));
+      SHERD_ASSIGN_OR_RETURN(const Tensor elements, on_host.At(i));
       const size_t first = static_cast<size_t>(part.first_chunk);
       const size_t chunks = static_cast<size_t>(part.chunks);
       absl::Span<uint32_t> fingerprints;

@@ -71,6 +71,8 @@ struct RankFileOptions {
   int64_t max_unsynced_bytes = int64_t{256} << 20;
   // That write at the same time, each at least kMinThreadBytes.
   int threads = 1;
+  // Whether elements may be asked for while those before them are written.
+  bool ahead = false;
 };
 
 // Finds the elements of a shard of the plan. Thread-safe, if several threads

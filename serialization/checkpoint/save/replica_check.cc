@@ -15,6 +15,7 @@
 #include "sherd/core/tensor/box.h"
 #include "sherd/serialization/checkpoint/save/shard_writer.h"
 #include "sherd/serialization/checkpoint/sharded_layout.h"
+#include "sherd/serialization/safetensors/tensors_on_host.h"
 
 namespace sherd {
 namespace {
@@ -39,18 +40,33 @@ absl::StatusOr<ReplicaCrcs> ReadReplicas(
     int world_size, absl::Span<const NamedTensor> tensors,
     absl::Span<const ReplicaSet> sets,
     absl::FunctionRef<absl::Status()> progress) {
-  ReplicaCrcs to_rank(static_cast<size_t>(world_size));
+  struct Replica {
+    const ReplicaSet* set;
+    size_t held;
+  };
+  std::vector<Replica> replicas;
   for (const ReplicaSet& set : sets) {
-    const NamedTensor& named = tensors[static_cast<size_t>(set.tensor)];
-    for (const size_t held : set.held) {
-      const absl::StatusOr<uint32_t> crc =
-          Crc32cOfElements(LocalShard(*named.tensor, held), progress);
-      if (!crc.ok()) {
-        return Annotate(crc.status(),
-                        absl::StrCat("tensor ", Quoted(*named.name)));
-      }
-      to_rank[static_cast<size_t>(set.comparer)].push_back(*crc);
+    for (const size_t held : set.held) replicas.push_back({&set, held});
+  }
+  const auto named_of = [&](size_t i) -> const NamedTensor& {
+    return tensors[static_cast<size_t>(replicas[i].set->tensor)];
+  };
+  const auto elements_of = [&](size_t i) -> absl::StatusOr<Tensor> {
+    return LocalShard(*named_of(i).tensor, replicas[i].held);
+  };
+  TensorsOnHost on_host(replicas.size(), elements_of, /*ahead=*/true);
+  const auto crc_of = [&](size_t i) -> absl::StatusOr<uint32_t> {
+    SHERD_ASSIGN_OR_RETURN(const Tensor elements, on_host.At(i));
+    return Crc32cOfElements(elements, progress);
+  };
+  ReplicaCrcs to_rank(static_cast<size_t>(world_size));
+  for (size_t i = 0; i < replicas.size(); ++i) {
+    const absl::StatusOr<uint32_t> crc = crc_of(i);
+    if (!crc.ok()) {
+      return Annotate(crc.status(),
+                      absl::StrCat("tensor ", Quoted(*named_of(i).name)));
     }
+    to_rank[static_cast<size_t>(replicas[i].set->comparer)].push_back(*crc);
     SHERD_RETURN_IF_ERROR(progress());
   }
   return to_rank;

@@ -197,6 +197,7 @@ absl::Status Saver::PlanIncrement() {
           FittingChunks(*job_.base, *plan_, job_.path, job_.options.sync,
                         files_),
           [this](const PlannedShard& shard) { return ElementsOf(shard); },
+          /*ahead=*/job_.elements == nullptr,
           [this] { return step_->MadeProgress(); }));
   increment_->AddFingerprints(absl::MakeSpan(sums_));
   extents_ = increment_->EncodedExtents();
@@ -220,7 +221,8 @@ absl::Status Saver::WriteFile() {
            .step = job_.target.step,
            .sync = job_.options.sync,
            .max_unsynced_bytes = job_.options.max_unsynced_bytes,
-           .threads = NumThreads()},
+           .threads = NumThreads(),
+           .ahead = job_.elements == nullptr},
           [this] { return step_->MadeProgress(); }, absl::MakeSpan(sums_),
           increment_ ? &fingerprints_ : nullptr));
   report_.extent_bytes = static_cast<uint32_t>(extents_.size());
