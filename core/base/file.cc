@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -424,6 +425,14 @@ absl::StatusOr<UniqueFd> OpenRegularFile(const std::string& path, int flags,
 absl::Status ErrnoStatus(int error, const char* what, const std::string& path) {
   return absl::Status(
       CodeOf(error), absl::StrCat(what, " ", path, ": ", std::strerror(error)));
+}
+
+int64_t MediumBytesRead() {
+  // The unit in which getrusage(2) counts on Linux.
+  constexpr int64_t kBlockBytes = 512;
+  rusage usage = {};
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_inblock * kBlockBytes;
 }
 
 }  // namespace sherd

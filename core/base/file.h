@@ -211,6 +211,10 @@ absl::StatusOr<UniqueFd> OpenRegularFile(const std::string& path, int flags,
 // kAlreadyExists, otherwise kInternal).
 absl::Status ErrnoStatus(int error, const char* what, const std::string& path);
 
+// Bytes that file systems have read from their medium for the calling thread so
+// far, as far as they count them: what the page cache had is not among them.
+int64_t MediumBytesRead();
+
 }  // namespace sherd
 
 #endif  // SHERD_CORE_BASE_FILE_H_

@@ -169,8 +169,10 @@ class IoEngineTest : public ::testing::Test {
 TEST_F(IoEngineTest, ReadsCachedAndUncachedPages) {
   for (const bool ask_cache : {true, false}) {
     IoEngine engine({.ask_cache = ask_cache});
+    const int64_t before = MediumBytesRead();
     EXPECT_THAT(ReadRanges(engine), IsOk());
     EXPECT_THAT(ended_, Each(1));
+    EXPECT_TRUE(!ask_cache || MediumBytesRead() == before);
   }
 }
 
@@ -203,10 +205,12 @@ TEST_F(IoEngineTest, DirectReadsDoNotFillThePageCache) {
   const auto whole = absl::MakeSpan(buffer).subspan(
       kMiB - reinterpret_cast<uintptr_t>(buffer.data()) % kMiB, kMiB);
   for (int i = 0; i < 2; ++i) {
+    const int64_t before = MediumBytesRead();
     ASSERT_THAT(engine.ReadMany(path_, fd_.get(), {{kMiB, whole}},
                                 [](size_t) { return absl::OkStatus(); }),
                 IsOk());
     EXPECT_FALSE(is_cached());
+    EXPECT_GE(MediumBytesRead() - before, kMiB);
   }
 }
 

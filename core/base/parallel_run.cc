@@ -13,15 +13,31 @@ namespace sherd {
 ParallelRun::ParallelRun(ParallelOptions options)
     : options_(std::move(options)) {}
 
+ParallelRun::~ParallelRun() {
+  Fail(absl::CancelledError("the work was given up"));
+  for (std::thread& thread : threads_) thread.join();
+}
+
 absl::Status ParallelRun::Run(
     int64_t parts, absl::FunctionRef<absl::Status(int64_t part)> work) {
   caller_ = std::this_thread::get_id();
   parts_ = parts;
   work_ = work;
-  const int64_t others = std::min<int64_t>(options_.threads, parts) - 1;
-  std::vector<std::thread> threads;
+  StartThreads(std::min<int64_t>(options_.threads, parts) - 1);
+  return Finish();
+}
+
+void ParallelRun::Start(int64_t parts,
+                        absl::FunctionRef<absl::Status(int64_t part)> work) {
+  caller_ = std::this_thread::get_id();
+  parts_ = parts;
+  work_ = work;
+  StartThreads(std::min<int64_t>(options_.threads - 1, parts));
+}
+
+void ParallelRun::StartThreads(int64_t count) {
   const int rank = LogRank();
-  for (int64_t i = 0; i < others; ++i) {
+  for (int64_t i = 0; i < count; ++i) {
     {
       absl::MutexLock lock(&mutex_);
       ++working_;
@@ -37,8 +53,11 @@ absl::Status ParallelRun::Run(
       --working_;
       break;
     }
-    threads.push_back(*std::move(thread));
+    threads_.push_back(*std::move(thread));
   }
+}
+
+absl::Status ParallelRun::Finish() {
   Work();
   caller_waits_ = true;
   // The others' progress is reported until they have ended.
@@ -54,7 +73,8 @@ absl::Status ParallelRun::Run(
     }
     Fail(Progress());
   }
-  for (std::thread& thread : threads) thread.join();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
   absl::MutexLock lock(&mutex_);
   return error_;
 }

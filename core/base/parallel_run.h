@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
@@ -36,11 +37,19 @@ struct ParallelOptions {
 //     }
 //     return absl::OkStatus();
 //   });
+//
+// Or the calling thread does something else first, and joins them at the end:
+//
+//   run.Start(parts, …);
+//   …
+//   absl::Status status = run.Finish();
 class ParallelRun {
  public:
   explicit ParallelRun(ParallelOptions options);
   ParallelRun(const ParallelRun&) = delete;
   ParallelRun& operator=(const ParallelRun&) = delete;
+  // After Start without Finish, ends the work as an error does, and waits.
+  ~ParallelRun();
 
   // Calls `work` once with each part of [0, parts). A thread that has finished
   // a part takes the next one, so that parts begin in ascending order. With one
@@ -55,6 +64,12 @@ class ParallelRun {
   absl::Status Run(int64_t parts,
                    absl::FunctionRef<absl::Status(int64_t part)> work);
 
+  // The two halves of Run. From Start to Finish the other threads work alone;
+  // `work` is borrowed until then. Finish does what is left, all of it if there
+  // is no other thread, and waits for the rest. Called on one thread.
+  void Start(int64_t parts, absl::FunctionRef<absl::Status(int64_t part)> work);
+  absl::Status Finish();
+
   // Called by `work`, on its thread, after each operation that takes a while.
   // Returns the error with which the part is to end.
   //
@@ -62,16 +77,18 @@ class ParallelRun {
   absl::Status MadeProgress();
 
  private:
+  void StartThreads(int64_t count);
   // Takes parts until there are none.
   void Work();
   absl::Status Progress();
   void Fail(const absl::Status& status);
 
   const ParallelOptions options_;
-  // Set by Run, before it starts threads.
+  // Set by Run and Start, before they start threads.
   std::thread::id caller_;
   int64_t parts_ = 0;
   std::function<absl::Status(int64_t)> work_;
+  std::vector<std::thread> threads_;
 
   // Read without the lock, which most calls of MadeProgress do not take.
   std::atomic<bool> failed_ = false;

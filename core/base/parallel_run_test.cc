@@ -66,6 +66,55 @@ TEST(ParallelRunTest, SoManyThreadsWorkAtTheSameTime) {
               IsOk());
 }
 
+TEST(ParallelRunTest, OthersWorkWhileTheCallerDoesSomethingElse) {
+  absl::Notification is_done;
+  ParallelRun run({.threads = 2, .name = "sherd-test"});
+  const auto work = [&](int64_t part) -> absl::Status {
+    EXPECT_EQ(part, 0);
+    is_done.Notify();
+    return absl::DataLossError("damaged");
+  };
+  run.Start(1, work);
+  is_done.WaitForNotification();
+  EXPECT_THAT(run.Finish(),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("damaged")));
+}
+
+TEST(ParallelRunTest, TheCallerDoesWhatNoOtherThreadHasDone) {
+  for (const int threads : {1, 2, 5}) {
+    std::vector<std::atomic<int>> times(20);
+    ParallelRun run({.threads = threads, .name = "sherd-test"});
+    const auto work = [&, own = std::this_thread::get_id()](int64_t part) {
+      ++times[static_cast<size_t>(part)];
+      EXPECT_TRUE(threads > 1 || std::this_thread::get_id() == own);
+      return run.MadeProgress();
+    };
+    run.Start(20, work);
+    EXPECT_THAT(run.Finish(), IsOk());
+    for (const auto& count : times) EXPECT_EQ(count, 1);
+  }
+}
+
+TEST(ParallelRunTest, WorkThatIsNotWaitedForEndsWithIt) {
+  absl::Notification has_begun;
+  std::atomic<bool> has_ended = false;
+  const auto work = [&](ParallelRun& run) -> absl::Status {
+    has_begun.Notify();
+    while (run.MadeProgress().ok()) sched_yield();
+    has_ended = true;
+    return absl::OkStatus();
+  };
+  {
+    ParallelRun* self = nullptr;
+    const auto part = [&](int64_t) { return work(*self); };
+    ParallelRun run({.threads = 2, .name = "sherd-test"});
+    self = &run;
+    run.Start(1, part);
+    has_begun.WaitForNotification();
+  }
+  EXPECT_TRUE(has_ended);
+}
+
 TEST(ParallelRunTest, ThreadsHaveTheRankOfTheCaller) {
   std::thread([] {
     SetThreadLogRank(5);
