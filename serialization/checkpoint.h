@@ -311,7 +311,8 @@ struct LoadOptions {
   Allocator* allocator = nullptr;
   // How many threads of this rank read, where no destination is on a device. 0:
   // as many as have a core each if all ranks of the host read, each at least 8
-  // MiB. A thread takes 768 KiB.
+  // MiB. A thread takes 768 KiB. 1: nor does another one read while data is
+  // exchanged.
   int threads = 0;
   // Set on success, if given.
   CheckpointStats* stats = nullptr;
@@ -368,7 +369,9 @@ struct LoadOptions {
 // ranks may read the same page of small tensors. For a device they go through 8
 // MiB of pinned memory, after which it is complete. Tensors whose pieces are
 // many and short (see min_read_bytes) are read in long pieces, each once over
-// all ranks, and exchanged in rounds of many tensors, within memory_budget. Of
+// all ranks, and exchanged in rounds of many tensors, within memory_budget;
+// where a core is free, or the page cache has little of the data, another
+// thread reads the next round meanwhile. Of
 // shards that several ranks hold, each element is read by one of them, and one
 // exchange for all tensors distributes them. An exchange is for tensors of one
 // element size.

@@ -141,7 +141,7 @@ TEST_F(LoadLimitsTest, ADirectoryInPlaceOfADataFileIsALoss) {
 }
 
 TEST_F(LoadLimitsTest, StagingMemoryIsKeptForTheNextLoadAndGivenBack) {
-  constexpr int64_t kBudget = int64_t{8} << 20;
+  constexpr int64_t kBudget = int64_t{16} << 20;
   const LoadOptions options = {.min_read_bytes = int64_t{1} << 20,
                                .memory_budget = kBudget};
   const HeapStatistics before = GetHeapStatistics();

@@ -157,14 +157,16 @@ void LoadExchange::ListReceives(int64_t round, size_t tensor,
   }
 }
 
-absl::StatusOr<MoveList> LoadExchange::PlanRound(int64_t round, ReadFn read) {
-  if (staging_ == nullptr) {
+absl::StatusOr<MoveList> LoadExchange::PlanRound(int64_t round, bool ahead,
+                                                 ReadFn read) {
+  if (ahead) turn_ = 1 - turn_;
+  std::shared_ptr<Storage>& memory = staging_[turn_];
+  if (memory == nullptr) {
     SHERD_ASSIGN_OR_RETURN(
-        staging_,
-        Storage::Allocate(static_cast<size_t>(stream_.max_part_bytes()),
-                          group_.shard_allocator()));
+        memory, Storage::Allocate(static_cast<size_t>(stream_.max_part_bytes()),
+                                  group_.shard_allocator()));
   }
-  auto* const staging = static_cast<std::byte*>(staging_->data());
+  auto* const staging = static_cast<std::byte*>(memory->data());
   MoveList moves;
   moves.copies.reserve(copies_);
   SHERD_RETURN_IF_ERROR(stream_.ForEachOf(
@@ -183,8 +185,8 @@ absl::StatusOr<MoveList> LoadExchange::PlanRound(int64_t round, ReadFn read) {
                                  .offsets = piece.box.offsets,
                                  .strides = ContiguousStrides(piece.box.sizes),
                                  .data = data,
-                                 .owner = staging_,
-                                 .storage = staging_.get()});
+                                 .owner = memory,
+                                 .storage = memory.get()});
         ListSends(piece, moves);
         return absl::OkStatus();
       }));

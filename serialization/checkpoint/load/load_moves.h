@@ -55,7 +55,8 @@ void ListShards(const ShardedTensor& tensor, int first,
                 std::vector<SourceMemory>& memory);
 
 // The tensors that ranks read in long pieces, to exchange what they need, in
-// rounds: see ExchangeStream. Staging memory is that of one round.
+// rounds: see ExchangeStream. Staging memory is that of one round, or of two if
+// one is read while the one before is moved.
 class LoadExchange {
  public:
   // Has to read a part of a shard of the tensor `number` into `buffer`, of its
@@ -77,8 +78,10 @@ class LoadExchange {
 
   int64_t rounds() const { return stream_.rounds(); }
 
-  // What this rank moves in a round; calls `read` for all that it reads.
-  absl::StatusOr<MoveList> PlanRound(int64_t round, ReadFn read);
+  // What this rank moves in a round; calls `read` for all that it reads. On any
+  // thread, one call at a time; no moves run meanwhile, but with `ahead` those
+  // of the round before.
+  absl::StatusOr<MoveList> PlanRound(int64_t round, bool ahead, ReadFn read);
 
  private:
   struct Entry {
@@ -106,7 +109,9 @@ class LoadExchange {
   ExchangeStream stream_;
   ShardNumbers numbers_;
   std::vector<Entry> entries_;
-  std::shared_ptr<Storage> staging_;
+  // The second is for reading ahead; `turn_` was used last.
+  std::array<std::shared_ptr<Storage>, 2> staging_;
+  size_t turn_ = 0;
   // Of the layouts that were last asked for; most tensors share one with their
   // neighbours. Null: not used yet.
   std::array<std::unique_ptr<WantedIndex>, 4> indexes_;

@@ -1,3 +1,7 @@
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -9,10 +13,15 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/base/deadline.h"
 #include "sherd/core/base/file.h"
+#include "sherd/core/base/unique_fd.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/sharding_spec.h"
@@ -31,12 +40,15 @@
 namespace sherd {
 namespace {
 
+using sherd::testing::CallAt;
 using sherd::testing::CountPassages;
+using sherd::testing::FailAt;
 using sherd::testing::FailFileOperation;
 using sherd::testing::IsOk;
 using sherd::testing::LeaveOutSyncs;
 using sherd::testing::RunLocalRanks;
 using sherd::testing::StatusIs;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -260,6 +272,115 @@ TEST_F(LoadThreadsTest, AnErrorOfAnyReadEndsTheLoadOnAllRanks) {
       }
     }
     EXPECT_GT(n, 8);
+  }
+}
+
+// Ranks that trade what they read, in rounds of 384 KiB each, as short pieces
+// make them.
+class LoadRoundsTest : public LoadThreadsTest {
+ protected:
+  static constexpr int kRanks = 2;
+
+  void SetUp() override {
+    RunLocalRanks(kRanks, [&](ProcessGroup&) {
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          ShardedTensor tensor,
+          ShardedTensor::Zeros(Chunks(0, kRanks), {1400, 1500},
+                               {.dtype = kInt32}));
+      FillSample(tensor, 1);
+      ASSERT_THAT(SaveCheckpoint(path_, {{"t", tensor}}), IsOk());
+    });
+  }
+
+  // The status of each rank.
+  std::vector<absl::Status> Load(int threads) {
+    std::vector<absl::Status> statuses(kRanks);
+    RunLocalRanks(kRanks, [&](ProcessGroup& group) {
+      CheckpointStats stats;
+      const auto loaded =
+          LoadCheckpoint(path_, {{"t", Chunks(1, kRanks)}}, nullptr,
+                         {.min_read_bytes = 1 << 20,
+                          .memory_budget = int64_t{4} << 20,
+                          .threads = threads,
+                          .stats = &stats});
+      statuses[group.rank()] = loaded.status();
+      if (!loaded.ok()) return;
+      EXPECT_EQ(CountWrong(loaded->at("t"), 1), 0);
+      EXPECT_GT(stats.exchanges, 4);
+    });
+    return statuses;
+  }
+};
+
+// Returns whether the page cache has nothing of the data files any more.
+bool DropFromPageCache(const std::string& checkpoint) {
+  bool is_cold = true;
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoint)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const UniqueFd fd(open(entry.path().c_str(), O_RDONLY));
+    EXPECT_EQ(fsync(fd.get()), 0);
+    EXPECT_EQ(posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
+    unsigned char page = 0;
+    void* const data = mmap(nullptr, 1, PROT_READ, MAP_SHARED, fd.get(), 0);
+    is_cold &= mincore(data, 1, &page) == 0 && (page & 1) == 0;
+    munmap(data, 1);
+  }
+  return is_cold;
+}
+
+// By a second thread, or if it will wait for the medium.
+TEST_F(LoadRoundsTest, TheNextOneIsReadWhileDataMoves) {
+  int64_t reads_of_first_round = 0;
+  for (const int threads : {1, 2, 0}) {
+    if (threads == 0 && !DropFromPageCache(path_)) continue;
+    const CountPassages reads("file/read",
+                              {.rank = 0, .subject = "*.safetensors"});
+    const CallAt move("sharding/before_copy",
+                      [&] {
+                        if (threads == 1) {
+                          reads_of_first_round = reads.count();
+                          return;
+                        }
+                        const Deadline deadline =
+                            Deadline::After(absl::Minutes(1));
+                        while (reads.count() <= reads_of_first_round &&
+                               !deadline.HasPassed()) {
+                          absl::SleepFor(absl::Milliseconds(1));
+                        }
+                        EXPECT_GT(reads.count(), reads_of_first_round);
+                      },
+                      {.rank = 0});
+    EXPECT_THAT(Load(threads), Each(IsOk()));
+  }
+}
+
+TEST_F(LoadRoundsTest, AnErrorOfAnyReadEndsTheLoadOnAllRanks) {
+  int64_t n = 1;
+  for (bool happened = true; happened; ++n) {
+    const FailFileOperation fault("read", "*.safetensors",
+                                  absl::InternalError("bad sector"),
+                                  {.nth = n, .optional = true});
+    const std::vector<absl::Status> statuses = Load(2);
+    happened = fault.happened();
+    if (happened) {
+      EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kInternal,
+                                          HasSubstr("bad sector"))))
+          << "read " << n;
+    } else {
+      EXPECT_THAT(statuses, Each(IsOk()));
+    }
+  }
+  EXPECT_GT(n, 10);
+}
+
+// What is read then is for nothing, and ends before the memory goes.
+TEST_F(LoadRoundsTest, OneThatFailsToMoveEndsTheRead) {
+  for (const int rank : {0, 1}) {
+    const FailAt fault("sharding/before_copy",
+                       absl::InternalError("injected fault"),
+                       {.nth = 2, .rank = rank});
+    EXPECT_THAT(Load(2), Each(StatusIs(absl::StatusCode::kInternal,
+                                       HasSubstr("injected fault"))));
   }
 }
 

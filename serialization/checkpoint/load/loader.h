@@ -168,7 +168,9 @@ class Loader {
   absl::Status MadeProgress();
   ChunkLedger MakeLedger();
   absl::Status ReadPieces();
-  // That may read, if there is enough for all.
+  // That may work for this rank.
+  int NumThreads() const;
+  // That may read pieces, if there is enough for all.
   int MostThreads() const;
   std::vector<ReadUnit> DivideReads(int& threads) const;
   absl::Status ReadBoxes(const ReadUnit& unit, PieceReader& reader) const;
@@ -179,7 +181,14 @@ class Loader {
                        const Dims& sizes) const;
   // Of a shard; zeros if it has none.
   SavedExtent FirstExtentOf(const ManifestTensor& saved, int64_t shard) const;
-  absl::StatusOr<MoveList> ReadRound(LoadExchange& exchange, int64_t round);
+  // Whether another thread reads the next round while data moves: a core is
+  // free for it, or it will wait for the medium most of the time.
+  bool ReadsAhead() const;
+  // The rounds of an exchange; `left` counts the moves of the load.
+  absl::Status MoveRounds(LoadExchange& exchange, size_t element_size,
+                          int64_t& left);
+  absl::StatusOr<MoveList> ReadRound(LoadExchange& exchange, int64_t round,
+                                     bool ahead);
   absl::Status RunMove(absl::StatusOr<MoveList> moves, size_t element_size,
                        bool is_last);
 
@@ -227,6 +236,8 @@ class Loader {
   std::vector<internal::MemoryAccess> writes_;
   std::vector<size_t> owners_;
   bool has_device_shards_ = false;
+  // Whether most of what the last round read was not in the page cache.
+  bool is_cold_ = false;
   std::vector<ShardRead> reads_;
   LastPlan last_plan_;
   std::map<size_t, LoadExchange> exchanges_;

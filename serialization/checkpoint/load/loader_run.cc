@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
+#include "sherd/core/base/file.h"
 #include "sherd/core/base/parallel_run.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
@@ -55,8 +56,9 @@ int CheckerOf(const PartialChunk& chunk, int ranks) {
 
 }  // namespace
 
+// Of two rounds at once; the other half is for messages.
 int64_t Loader::part_bytes() const {
-  return std::min(kPartBytes, memory_ / 8 * 3);
+  return std::min(kPartBytes, memory_ / 16 * 3);
 }
 
 // Of data, the same on all ranks.
@@ -134,11 +136,14 @@ absl::Status Loader::ReadPieces() {
   });
 }
 
-int Loader::MostThreads() const {
-  // Each thread would take pinned memory.
-  if (has_device_shards_) return 1;
+int Loader::NumThreads() const {
   return options_.threads > 0 ? options_.threads
                               : std::min(ThreadsPerRank(group_), kMostThreads);
+}
+
+int Loader::MostThreads() const {
+  // Each thread would take pinned memory.
+  return has_device_shards_ ? 1 : NumThreads();
 }
 
 // Leaves `threads` as many as are worth their start.
@@ -209,13 +214,7 @@ absl::Status Loader::Move() {
   // One after another, so that only one has staging memory.
   while (!exchanges_.empty()) {
     auto& [element_size, exchange] = *exchanges_.begin();
-    for (int64_t round = 0; round < exchange.rounds(); ++round) {
-      absl::StatusOr<MoveList> moves =
-          failure_.ok() ? ReadRound(exchange, round) : failure_;
-      EndPhase(phases_.read);
-      SHERD_RETURN_IF_ERROR(
-          RunMove(std::move(moves), element_size, --left == 0));
-    }
+    SHERD_RETURN_IF_ERROR(MoveRounds(exchange, element_size, left));
     exchanges_.erase(exchanges_.begin());
   }
   for (auto& [element_size, copies] : copies_) {
@@ -224,6 +223,37 @@ absl::Status Loader::Move() {
     SHERD_RETURN_IF_ERROR(RunMove(std::move(moves), element_size, --left == 0));
   }
   return absl::OkStatus();
+}
+
+bool Loader::ReadsAhead() const {
+  return options_.threads != 1 && (NumThreads() > 1 || is_cold_);
+}
+
+absl::Status Loader::MoveRounds(LoadExchange& exchange, size_t element_size,
+                                int64_t& left) {
+  if (exchange.rounds() == 0) return absl::OkStatus();
+  absl::StatusOr<MoveList> moves =
+      failure_.ok() ? ReadRound(exchange, 0, /*ahead=*/false) : failure_;
+  for (int64_t round = 1; round < exchange.rounds(); ++round) {
+    EndPhase(phases_.read);
+    const bool ahead = ReadsAhead();
+    absl::StatusOr<MoveList> next;
+    const auto read = [&](int64_t) {
+      next = ReadRound(exchange, round, ahead);
+      return next.status();
+    };
+    const absl::Cleanup end = [this] { readers_ = nullptr; };
+    ParallelRun reader({.threads = ahead ? 2 : 1,
+                        .name = "sherd-read",
+                        .progress = [this] { return step_->MadeProgress(); }});
+    readers_ = &reader;
+    reader.Start(1, read);
+    SHERD_RETURN_IF_ERROR(RunMove(std::move(moves), element_size, --left == 0));
+    const absl::Status done = reader.Finish();
+    moves = done.ok() ? std::move(next) : done;
+  }
+  EndPhase(phases_.read);
+  return RunMove(std::move(moves), element_size, --left == 0);
 }
 
 SavedExtent Loader::FirstExtentOf(const ManifestTensor& saved,
@@ -235,7 +265,7 @@ SavedExtent Loader::FirstExtentOf(const ManifestTensor& saved,
 
 // Reads in the order of the files, in which short parts are read together.
 absl::StatusOr<MoveList> Loader::ReadRound(LoadExchange& exchange,
-                                           int64_t round) {
+                                           int64_t round, bool ahead) {
   struct PartRead {
     int32_t file;
     int64_t data_offset;
@@ -246,31 +276,38 @@ absl::StatusOr<MoveList> Loader::ReadRound(LoadExchange& exchange,
   std::vector<PartRead> reads;
   SHERD_ASSIGN_OR_RETURN(
       MoveList moves,
-      exchange.PlanRound(round, [&](int64_t number,
-                                    const ExchangeStream::ShardPart& part,
-                                    absl::Span<std::byte> buffer) {
-        const Item& item = items_[static_cast<size_t>(number)];
-        const SavedExtent first = FirstExtentOf(*item.saved, part.shard);
-        const auto saved_size = static_cast<int64_t>(SizeOf(item.saved->dtype));
-        const auto size = static_cast<int64_t>(SizeOf(item.dtype));
-        reads.push_back({first.file,
-                         first.data_offset + part.offset / size * saved_size,
-                         number, part, buffer});
-        return absl::OkStatus();
-      }));
+      exchange.PlanRound(
+          round, ahead,
+          [&](int64_t number, const ExchangeStream::ShardPart& part,
+              absl::Span<std::byte> buffer) {
+            const Item& item = items_[static_cast<size_t>(number)];
+            const SavedExtent first = FirstExtentOf(*item.saved, part.shard);
+            const auto saved_size =
+                static_cast<int64_t>(SizeOf(item.saved->dtype));
+            const auto size = static_cast<int64_t>(SizeOf(item.dtype));
+            reads.push_back(
+                {first.file,
+                 first.data_offset + part.offset / size * saved_size, number,
+                 part, buffer});
+            return absl::OkStatus();
+          }));
   const auto before = [](const PartRead& a, const PartRead& b) {
     return std::tie(a.file, a.data_offset) < std::tie(b.file, b.data_offset);
   };
   if (!std::is_sorted(reads.begin(), reads.end(), before)) {
     std::sort(reads.begin(), reads.end(), before);
   }
+  const int64_t from_medium = MediumBytesRead();
+  int64_t bytes = 0;
   for (const PartRead& read : reads) {
     const Item& item = items_[static_cast<size_t>(read.number)];
+    bytes += static_cast<int64_t>(read.buffer.size());
     SHERD_RETURN_IF_ERROR(reader_->ReadContiguous(
         SourceOf(item, static_cast<int32_t>(read.number), read.part.shard, {}),
         read.part.offset, item.dtype, read.buffer));
   }
   SHERD_RETURN_IF_ERROR(reader_->Flush());
+  is_cold_ = (MediumBytesRead() - from_medium) * 2 > bytes;
   return moves;
 }
 
