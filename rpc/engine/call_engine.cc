@@ -124,7 +124,7 @@ absl::Status CallEngine::Close(Deadline deadline) {
   // Nothing arrives any more once the wire is closed.
   core_->landings.Fail(-1, why);
   for (int worker = 0; worker < core_->options.world_size; ++worker) {
-    core_->memory.Forget(worker);
+    core_->memory.Forget(worker, why);
     core_->outbox.Drop(worker, why);
   }
   caller_->Close(why);
@@ -227,7 +227,7 @@ void CallEngine::OnLeft(int worker, const absl::Status& why) {
 
 void CallEngine::OnGone(int worker, const absl::Status& why) {
   // First: from then on it may read memory that was reused.
-  core_->memory.Forget(worker);
+  core_->memory.Forget(worker, why);
   core_->outbox.Drop(worker, why);
   core_->landings.Fail(worker, why);
   // Before the calls: code that a failed call runs finds references dead.

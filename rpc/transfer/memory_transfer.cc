@@ -202,14 +202,14 @@ void MemoryTransfer::SetReadable(int peer, MemoryPathSet paths) {
                               .cma = paths.cma && paths_.cma};
 }
 
-void MemoryTransfer::Forget(int peer) {
+void MemoryTransfer::Forget(int peer, const absl::Status& why) {
   // Unmapped without the lock.
   std::shared_ptr<const Reach> reach;
   absl::MutexLock lock(&mutex_);
   peers_[peer].readable_by = {};
   std::fill(peers_[peer].nonce.begin(), peers_[peer].nonce.end(), '\0');
   reach.swap(peers_[peer].reach);
-  peers_[peer].is_forgotten = true;
+  peers_[peer].gone.Update(why);
 }
 
 bool MemoryTransfer::Locate(MemoryPathSet paths, Tensor& tensor,
@@ -270,10 +270,7 @@ absl::Status MemoryTransfer::Read(int from, uint64_t transfer,
   {
     absl::MutexLock lock(&mutex_);
     reach = peers_[from].reach;
-    if (peers_[from].is_forgotten) {
-      return absl::UnavailableError(
-          "it has ended, or this worker shuts down: its memory is not read");
-    }
+    SHERD_RETURN_IF_ERROR(peers_[from].gone);
   }
   if (reach == nullptr || sources.size() != tensors.size()) return NotExposed();
   std::shared_ptr<const Exposure> exposure;

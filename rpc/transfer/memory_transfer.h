@@ -63,8 +63,9 @@ class MemoryTransfer {
 
   // Invalidates later reads by `peer`, and of its memory, which is unmapped
   // once the last running read has ended: it is lost or has left, or this
-  // worker ends. Called before anything that is exposed to it is released.
-  void Forget(int peer) ABSL_LOCKS_EXCLUDED(mutex_);
+  // worker ends. `why` is the error of such reads. Called before anything that
+  // is exposed to it is released.
+  void Forget(int peer, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Makes tensors in host memory, of any strides, readable for `peer` while the
   // result exists. Null if the peer cannot read all of them: then they have to
@@ -75,8 +76,8 @@ class MemoryTransfer {
 
   // Copies what `peer` exposed to `tensors`, which have the announced sizes and
   // dtypes and any strides.
-  //   kUnavailable      Its process has ended; it is the failed rank. Or it was
-  //                     forgotten.
+  //   kUnavailable      Its process has ended; it is the failed rank.
+  //   any               It was forgotten, for that reason.
   //   kInvalidArgument  It did not expose what it announced, or has withdrawn
   //                     it.
   //   other             The system does not let this process read its memory.
@@ -103,7 +104,8 @@ class MemoryTransfer {
     // The paths by which it reads this worker's memory.
     MemoryPathSet readable_by;
     std::shared_ptr<const Reach> reach;
-    bool is_forgotten = false;
+    // Not OK once it is forgotten.
+    absl::Status gone;
   };
 
   bool Locate(MemoryPathSet paths, Tensor& tensor, TensorSource& source) const;

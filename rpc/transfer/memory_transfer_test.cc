@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/base/error_info.h"
 #include "sherd/core/comm/bootstrap/backend_registry.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/testing/matchers.h"
@@ -135,7 +136,7 @@ TEST(MemoryTransferTest, NothingIsExposedBeforeTheAnswer) {
   ASSERT_NE(exposure, nullptr);
   EXPECT_EQ(exposure->sources[0].path, MemoryPath::kCma);
   EXPECT_EQ(exposure->bytes, 4000);
-  owner.Forget(1);
+  owner.Forget(1, absl::CancelledError("the end"));
   EXPECT_EQ(owner.Expose(1, tensors), nullptr);
 }
 
@@ -152,10 +153,12 @@ TEST(MemoryTransferTest, AForgottenWorkerIsNotReadAndHoldsNothing) {
               IsOk());
   // What reads by this path, and no longer than that.
   const long users = exposure->listed.use_count();
-  reader.Forget(0);
+  reader.Forget(0, WithFailedRank(absl::UnavailableError("end of file"), 0));
   EXPECT_EQ(exposure->listed.use_count(), users - 1);
-  EXPECT_THAT(reader.Read(0, exposure->transfer, exposure->sources, into),
-              StatusIs(absl::StatusCode::kUnavailable));
+  const absl::Status status =
+      reader.Read(0, exposure->transfer, exposure->sources, into);
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, "end of file"));
+  EXPECT_EQ(FailedRank(status), 0);
 }
 
 // As memory that a device driver has mapped.
