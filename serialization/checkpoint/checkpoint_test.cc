@@ -853,6 +853,14 @@ TEST_F(CheckpointTest, ALostManifestIsNotTakenForNoCheckpoint) {
   EXPECT_THAT(CheckpointExists(path_), IsOkAndHolds(false));
   EXPECT_THAT(CheckpointReader::Open(path_),
               StatusIs(absl::StatusCode::kNotFound));
+  // Then data files of a save that ends early are not what is left of one.
+  RunLocalRanks(1, [&](ProcessGroup&) {
+    const FailFileOperation fault("rename", JoinPath(path_, kManifestFileName),
+                                  absl::InternalError("injected fault"));
+    EXPECT_THAT(SaveCheckpoint(path_, MakeTensors(0, 1, 5)),
+                StatusIs(absl::StatusCode::kInternal, "injected fault"));
+  });
+  EXPECT_FALSE(std::filesystem::exists(JoinPath(path_, kCommittedFileName)));
 }
 
 TEST_F(CheckpointTest, ACheckpointThatCannotBeMarkedIsSavedAndMarkedLater) {

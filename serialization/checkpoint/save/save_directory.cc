@@ -88,6 +88,8 @@ absl::StatusOr<uint64_t> SaveDirectory::Take(absl::Duration lease_duration,
             : files_.CreateDirectories(path_));
   SHERD_ASSIGN_OR_RETURN(const uint64_t id, TakeLease(lease_duration));
   SHERD_RETURN_IF_ERROR(RemoveLeftovers(id));
+  // Someone has removed all else: this save is a first one.
+  if (index_->entries().empty()) SHERD_RETURN_IF_ERROR(Unmark());
   SHERD_RETURN_IF_ERROR(CheckNoOtherJob());
   SHERD_RETURN_IF_ERROR(CheckSpace(tensor_bytes, "the checkpoint"));
   return id;
