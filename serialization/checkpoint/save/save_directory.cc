@@ -390,6 +390,8 @@ absl::Status SaveDirectory::Switch(const Manifest& manifest,
 void SaveDirectory::MarkCommitted() {
   if (is_marked_) return;
   const absl::Status status = [this]() -> absl::Status {
+    // Another holder may have removed all since.
+    SHERD_RETURN_IF_ERROR(lease_->Check());
     SHERD_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
                            files_.Create(JoinPath(path_, kCommittedFileName)));
     return file->Close();
@@ -403,6 +405,7 @@ void SaveDirectory::MarkCommitted() {
 // Before the last manifest goes.
 absl::Status SaveDirectory::Unmark() {
   if (!is_marked_) return absl::OkStatus();
+  SHERD_RETURN_IF_ERROR(lease_->Check());
   const absl::Status removed =
       files_.Remove(JoinPath(path_, kCommittedFileName));
   if (!absl::IsNotFound(removed)) SHERD_RETURN_IF_ERROR(removed);
