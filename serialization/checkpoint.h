@@ -31,7 +31,8 @@ namespace sherd {
 struct LoadPhases {
   // Until it knew what to read: the manifest, and the files' sizes.
   absl::Duration plan = absl::ZeroDuration();
-  // Reading data, and comparing it with CRCs.
+  // Reading data, and comparing it with CRCs, but for what is read while other
+  // data is exchanged.
   absl::Duration read = absl::ZeroDuration();
   // Moving data between ranks, and waiting for those that still read.
   absl::Duration exchange = absl::ZeroDuration();
@@ -371,10 +372,9 @@ struct LoadOptions {
 // many and short (see min_read_bytes) are read in long pieces, each once over
 // all ranks, and exchanged in rounds of many tensors, within memory_budget;
 // where a core is free, or the page cache has little of the data, another
-// thread reads the next round meanwhile. Of
-// shards that several ranks hold, each element is read by one of them, and one
-// exchange for all tensors distributes them. An exchange is for tensors of one
-// element size.
+// thread reads the next round meanwhile. Of shards that several ranks hold,
+// each element is read by one of them, and one exchange for all tensors
+// distributes them. An exchange is for tensors of one element size.
 //
 // Two small collectives, and one per second that a rank waits for another; one
 // more, at most 256 KiB, or three, if ranks read parts of the same chunks; and

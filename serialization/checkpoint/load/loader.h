@@ -242,7 +242,7 @@ class Loader {
   LastPlan last_plan_;
   std::map<size_t, LoadExchange> exchanges_;
   std::map<size_t, Copies> copies_;
-  // While several threads read.
+  // While threads read beside this one, or may.
   ParallelRun* readers_ = nullptr;
   // The error of this rank while data moved.
   absl::Status failure_;

@@ -236,7 +236,7 @@ absl::Status Loader::MoveRounds(LoadExchange& exchange, size_t element_size,
       failure_.ok() ? ReadRound(exchange, 0, /*ahead=*/false) : failure_;
   for (int64_t round = 1; round < exchange.rounds(); ++round) {
     EndPhase(phases_.read);
-    const bool ahead = ReadsAhead();
+    const bool ahead = moves.ok() && ReadsAhead();
     absl::StatusOr<MoveList> next;
     const auto read = [&](int64_t) {
       next = ReadRound(exchange, round, ahead);
