@@ -26,6 +26,7 @@ using ::sherd::testing::FakeDevice;
 using ::sherd::testing::FillPattern;
 using ::sherd::testing::HasPattern;
 using ::sherd::testing::IsOk;
+using ::sherd::testing::IsOkAndHolds;
 using ::sherd::testing::PatternTensor;
 using ::sherd::testing::StatusIs;
 
@@ -57,6 +58,13 @@ class TensorsOnHostTest : public ::testing::Test {
   void ExpectAt(TensorsOnHost& on_host, size_t i) {
     SHERD_ASSERT_OK_AND_ASSIGN(const Tensor tensor, on_host.At(i));
     ASSERT_TRUE(tensor.device().is_cpu()) << i;
+    if (!tensors_[i].device().is_cpu()) {
+      // All of it is in a block.
+      const auto* const data = static_cast<const std::byte*>(tensor.data());
+      EXPECT_THAT(devices_.Locate(data + tensor.nbytes() - 1),
+                  IsOkAndHolds(Device()))
+          << i;
+    }
     const Dims zeros(tensors_[i].sizes().size(), 0);
     EXPECT_TRUE(HasPattern(tensor, zeros, tensors_[i].sizes(), Seed(i))) << i;
   }
