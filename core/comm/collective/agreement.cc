@@ -163,6 +163,15 @@ bool AnyAt(Stage stage, absl::Span<const Vote> votes) {
                      [stage](const Vote& v) { return v.stage == stage; });
 }
 
+// The vote that decides, if any has failed. A last word goes before others: its
+// rank takes part in nothing more.
+absl::Span<const Vote>::iterator FirstFailed(absl::Span<const Vote> votes) {
+  const bool any_last = AnyAt(Stage::kLastWord, votes);
+  return std::find_if(votes.begin(), votes.end(), [any_last](const Vote& v) {
+    return any_last ? v.stage == Stage::kLastWord : v.code != 0;
+  });
+}
+
 uint64_t Maximum(const Votes& votes) {
   return std::max_element(
              votes.begin(), votes.end(),
@@ -175,12 +184,7 @@ absl::Status Judge(ProcessGroup& group, const OperationLabel& what,
                    const absl::Status& local, const AgreedValue& value,
                    absl::Span<const Vote> votes,
                    const CollectiveOptions& options) {
-  // A last word before others: its rank takes part in nothing more.
-  const bool any_last = AnyAt(Stage::kLastWord, votes);
-  const auto failed =
-      std::find_if(votes.begin(), votes.end(), [any_last](const Vote& v) {
-        return any_last ? v.stage == Stage::kLastWord : v.code != 0;
-      });
+  const auto failed = FirstFailed(votes);
   if (failed != votes.end()) {
     return ShareFailure(group, what, local, *failed,
                         static_cast<int>(failed - votes.begin()), options);
@@ -362,9 +366,16 @@ LongStep::~LongStep() = default;
 
 absl::Status LongStep::MadeProgress() {
   if (round_ != nullptr && round_->work.Test()) failure_.Update(EndRound());
-  if (round_ != nullptr || !failure_.ok() || !next_round_.HasPassed()) {
-    return failure_;
-  }
+  SHERD_RETURN_IF_ERROR(failure_);
+  // Also once another rank has failed: what this one does may take a while yet.
+  if (round_ == nullptr && next_round_.HasPassed()) BeginRound();
+  if (!failed_.has_value()) return absl::OkStatus();
+  return absl::CancelledError(
+      absl::StrCat(what_.text, ": rank ", *failed_,
+                   " has failed, and the rest of this step is in vain"));
+}
+
+void LongStep::BeginRound() {
   next_round_ = Deadline::After(interval_);
   round_ = std::make_unique<Round>(group_, note_bytes_);
   Ballots& ballots = *round_->ballots;
@@ -374,15 +385,24 @@ absl::Status LongStep::MadeProgress() {
   round_->work = group_.AllGatherAsync(ballots.own(),
                                        absl::MakeSpan(ballots.all), options_);
   round_->work.Keep(round_->ballots);
-  return absl::OkStatus();
 }
 
 absl::Status LongStep::EndRound() {
   const std::unique_ptr<Round> round = std::move(round_);
   SHERD_RETURN_IF_ERROR(InOperation(what_, round->work.Wait()));
   const Votes votes = round->ballots->votes();
-  if (!AnyAt(Stage::kLastWord, votes)) return absl::OkStatus();
-  return Judge(group_, what_, absl::OkStatus(), {}, votes, options_);
+  if (AnyAt(Stage::kLastWord, votes)) {
+    return Judge(group_, what_, absl::OkStatus(), {}, votes, options_);
+  }
+  const auto failed = FirstFailed(votes);
+  if (failed != votes.end()) {
+    failed_ = static_cast<int>(failed - votes.begin());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LongStep::OwnStatus(const absl::Status& local) const {
+  return failed_.has_value() ? absl::OkStatus() : local;
 }
 
 absl::Status LongStep::VoteUntilAllEnd(Ballots& ballots) {
@@ -403,7 +423,8 @@ absl::StatusOr<uint64_t> LongStep::AgreeOnMaximum(const absl::Status& local,
                                                   uint64_t number) {
   SHERD_CHECK(note_bytes_ == 0) << "AgreeAndGather ends this step";
   Ballots ballots(group_, 0);
-  ballots.SetOwn(VoteOf(group_, local, value.fingerprint, number), {});
+  ballots.SetOwn(VoteOf(group_, OwnStatus(local), value.fingerprint, number),
+                 {});
   SHERD_RETURN_IF_ERROR(VoteUntilAllEnd(ballots));
   const Votes votes = ballots.votes();
   SHERD_RETURN_IF_ERROR(Judge(group_, what_, local, value, votes, options_));
@@ -422,7 +443,7 @@ absl::Status LongStep::AgreeAndGather(const absl::Status& local,
   SHERD_CHECK(notes.size() == static_cast<size_t>(group_.size()) * note.size());
   const size_t with_votes = NoteBytesIn(group_, note_bytes_);
   Ballots ballots(group_, with_votes);
-  ballots.SetOwn(VoteOf(group_, local, value.fingerprint, 0),
+  ballots.SetOwn(VoteOf(group_, OwnStatus(local), value.fingerprint, 0),
                  note.first(with_votes));
   SHERD_RETURN_IF_ERROR(VoteUntilAllEnd(ballots));
   ballots.CopyNotes(notes);

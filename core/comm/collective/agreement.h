@@ -96,7 +96,8 @@ struct LongStepOptions {
 // How. The agreement is repeated until no rank's vote says that it is still in
 // the step. A rank in the step votes without waiting for the others, when
 // MadeProgress finds that the interval is over; so each vote that all ranks
-// wait for renews their deadline.
+// wait for renews their deadline, and tells those in the step who has failed:
+// they learn of it within two intervals.
 //
 // Errors. kDeadlineExceeded if a rank makes no progress for the timeout; the
 // message names the rank. A rank that dies is named as soon as the backend
@@ -117,9 +118,11 @@ class LongStep {
   ~LongStep();
 
   // Called after every part of the step that takes a while; blocks only to
-  // receive the failure of an AgreementScope. Returns an error once the group
-  // or the scope has failed: the rest of the step is in vain, and Agree returns
-  // the same error.
+  // receive the failure of an AgreementScope. Returns an error once the rest of
+  // the step is in vain: the group or the scope has failed, and Agree returns
+  // the same error; or another rank ended the step with an error (kCancelled),
+  // and Agree returns that one, whatever this rank passes. Of the latter,
+  // nothing that outlives the step should keep the status.
   absl::Status MadeProgress();
 
   // As the functions of these names.
@@ -135,7 +138,10 @@ class LongStep {
  private:
   struct Round;
 
+  void BeginRound();
   absl::Status EndRound();
+  // What this rank votes: not the error by which it learned of another one's.
+  absl::Status OwnStatus(const absl::Status& local) const;
   // Repeats the vote until no rank is in the step any more. `ballots` receives
   // the last ones; those of this rank are set.
   absl::Status VoteUntilAllEnd(internal::Ballots& ballots);
@@ -150,6 +156,8 @@ class LongStep {
   // Null, or the round that was begun in the step and may still run.
   std::unique_ptr<Round> round_;
   absl::Status failure_;
+  // A rank that ended the step with an error while this one was in it.
+  std::optional<int> failed_;
 };
 
 // As Agree; on success every rank has the notes of all ranks.

@@ -352,6 +352,35 @@ TEST_P(AgreementTest, ARankInALongStepLearnsThatTheGroupFailed) {
   });
 }
 
+TEST_P(AgreementTest, ARankInALongStepLearnsThatAnotherOneEndedItWithAnError) {
+  if (GetParam() == 1) return;
+  for (const size_t note : {0, 3}) {
+    RunLocalRanks(GetParam(), [&](ProcessGroup& group) {
+      const bool fails = group.rank() == group.size() - 1;
+      LongStep step(group, "work",
+                    {.interval = absl::ZeroDuration(), .note_bytes = note});
+      absl::Status status;
+      if (fails) status = absl::DataLossError("bad");
+      while (status.ok()) {
+        status = step.MadeProgress();
+        absl::SleepFor(absl::Milliseconds(1));
+      }
+      EXPECT_TRUE(fails || absl::IsCancelled(status)) << status;
+      EXPECT_TRUE(fails || absl::IsCancelled(step.MadeProgress()));
+      std::vector<std::byte> notes(note * static_cast<size_t>(group.size()));
+      status = note == 0 ? step.Agree(status)
+                         : step.AgreeAndGather(
+                               status, {}, absl::MakeSpan(notes).first(note),
+                               absl::MakeSpan(notes));
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss,
+                                   absl::StrCat("work: rank ", group.size() - 1,
+                                                ": bad")));
+      EXPECT_EQ(GetErrorInfo(status).rank, group.size() - 1);
+      EXPECT_THAT(group.Barrier(), IsOk());
+    });
+  }
+}
+
 TEST_P(AgreementTest, AScopeTakesAnErrorToAnyAgreementOfTheOthers) {
   for (const int kind : {0, 1, 2, 3}) {
     RunLocalRanks(GetParam(), [&](ProcessGroup& group) {

@@ -237,6 +237,12 @@ void GroupSaves::Release(Save& save, size_t shard) {
 }
 
 void GroupSaves::Refill(SaveJob::Progress progress) {
+  // The error of another rank ends the save that runs, and not those that are
+  // copied meanwhile.
+  const auto alive = [&]() -> absl::Status {
+    absl::Status status = progress();
+    return absl::IsCancelled(status) ? absl::OkStatus() : status;
+  };
   for (;;) {
     Save* save = nullptr;
     {
@@ -245,7 +251,7 @@ void GroupSaves::Refill(SaveJob::Progress progress) {
       save = saves_[placed_].get();
     }
     if (save->NeedsRoom()) {
-      if (absl::Status status = Fill(*save, 1, progress); !status.ok()) {
+      if (absl::Status status = Fill(*save, 1, alive); !status.ok()) {
         save->state->FinishCopying(status);
         save->prepared->status = std::move(status);
       }
