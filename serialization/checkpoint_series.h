@@ -70,7 +70,10 @@ struct SeriesStep {
 // The steps in a directory, ascending; of one that is not there, none. Any
 // process may call it at any time.
 //
-// Errors. From the file system, if it does not list the directory.
+// Errors.
+//   kDataLoss  All manifests were lost; the message has the command that
+//              rebuilds them.
+//   others     From the file system, if it does not list the directory.
 //
 // Cost. Reads the manifests, and opens all files.
 absl::StatusOr<std::vector<SeriesStep>> ListSteps(

@@ -434,6 +434,7 @@ absl::Status CheckpointSeries::Unpin(int64_t step) {
 
 absl::StatusOr<std::vector<SeriesStep>> CheckpointSeries::List() const {
   SHERD_ASSIGN_OR_RETURN(const StepNames names, state_->Names());
+  if (names.steps.empty()) SHERD_RETURN_IF_ERROR(names.lost);
   std::vector<SeriesStep> steps;
   for (const int64_t number : names.steps) {
     SeriesStep step = state_->Look(number);

@@ -1,21 +1,27 @@
 // Which step of a series is the latest that is whole, whatever happened to the
 // others.
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sherd/core/base/file.h"
 #include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint_files.h"
 #include "sherd/serialization/checkpoint_recover.h"
 #include "sherd/serialization/checkpoint_series.h"
 #include "sherd/serialization/kits/checkpoint_place.h"
+#include "sherd/serialization/kits/forwarding_files.h"
 #include "sherd/serialization/kits/series_fixture.h"
+#include "sherd/serialization/manifest/directory_names.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
@@ -138,6 +144,59 @@ TEST_F(SeriesLatestTest, LostManifestsAreDataLossAndNotNotFound) {
     ASSERT_THAT(RecoverManifest(manifest), IsOk());
   }
   ExpectExactly(path_, 1, {1, 2});
+}
+
+TEST_F(SeriesLatestTest, LostManifestsAreNotAListWithoutSteps) {
+  ASSERT_THAT(Save(1, {1, 2}, {.copy_to = second_}), IsOk());
+  RemovePlaced(ManifestOf(1));
+  RemovePlaced(ManifestOf(2));
+  const auto lost =
+      StatusIs(absl::StatusCode::kDataLoss, HasSubstr("manifest is missing"));
+  EXPECT_THAT(ListSteps(path_), lost);
+  const auto listed = [&](const SeriesOptions& options) {
+    absl::StatusOr<std::vector<SeriesStep>> steps;
+    RunLocalRanks(1, [&](ProcessGroup&) {
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          const auto series, CheckpointSeries::Open(path_, nullptr, options));
+      steps = series.List();
+    });
+    return steps;
+  };
+  EXPECT_THAT(listed({}), lost);
+  EXPECT_THAT(listed({.copy_to = second_}), IsOkAndHolds(SizeIs(2)));
+}
+
+// Hides the manifests in so many listings, as a file system may while one is
+// replaced by another.
+class HidesManifests : public ForwardingFiles {
+ public:
+  explicit HidesManifests(int listings)
+      : ForwardingFiles(CheckpointFiles()), left_(listings) {}
+
+  absl::StatusOr<std::vector<std::string>> List(
+      const std::string& path) override {
+    auto names = ForwardingFiles::List(path);
+    if (names.ok() && left_-- > 0) {
+      names->erase(std::remove_if(names->begin(), names->end(), IsManifestName),
+                   names->end());
+    }
+    return names;
+  }
+
+ private:
+  int left_;
+};
+
+TEST_F(SeriesLatestTest, OneListingWithoutStepsIsNotBelieved) {
+  ASSERT_THAT(Save(1, {1}), IsOk());
+  for (const int hidden : {1, 2}) {
+    HidesManifests files(hidden);
+    EXPECT_EQ(Latest({.save = {.files = &files}})->step, 1);
+    HidesManifests others(hidden);
+    EXPECT_THAT(ListSteps(path_, others), IsOkAndHolds(SizeIs(1)));
+  }
+  HidesManifests files(100);
+  EXPECT_THAT(ListSteps(path_, files), StatusIs(absl::StatusCode::kDataLoss));
 }
 
 TEST_F(SeriesLatestTest, TheSecondDirectoryServesWhereTheFirstHasLostAll) {

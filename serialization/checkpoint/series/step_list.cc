@@ -1,10 +1,13 @@
 #include "sherd/serialization/checkpoint/series/step_list.h"
 
+#include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/checkpoint/extent_reader.h"
 #include "sherd/serialization/manifest/directory_names.h"
@@ -33,6 +36,17 @@ absl::Status CheckFiles(FileSystem& files, const AfterRead& after_read,
   return manifest.ReadAll().status();
 }
 
+StepNames NamesAmong(absl::Span<const std::string> names,
+                     const std::string& directory) {
+  StepNames found;
+  for (const std::string& name : names) {
+    if (const auto step = StepOfManifestName(name)) found.steps.insert(*step);
+    if (const auto step = StepOfPinName(name)) found.pinned.insert(*step);
+  }
+  if (AllManifestsAreLost(names)) found.lost = ManifestsAreLost(directory);
+  return found;
+}
+
 }  // namespace
 
 SeriesStep LookAtStep(FileSystem& files, const std::string& directory,
@@ -50,21 +64,28 @@ bool IsUnsound(const absl::Status& status) {
 
 absl::StatusOr<StepNames> ListStepNames(FileSystem& files,
                                         const std::string& directory) {
+  // While a save replaces the only manifest, a listing may have none.
+  constexpr int kMaxListings = 3;
   StepNames found;
-  const absl::StatusOr<std::vector<std::string>> names = files.List(directory);
-  if (absl::IsNotFound(names.status())) {
-    // Also said of a file, which is no series without steps.
-    SHERD_ASSIGN_OR_RETURN(const FileKind kind, files.KindOf(directory));
-    if (kind == FileKind::kNone || kind == FileKind::kDirectory) return found;
-    return absl::FailedPreconditionError(
-        absl::StrCat(directory, " is a file, expected the directory of steps"));
+  for (int listing = 0; listing < kMaxListings; ++listing) {
+    const absl::StatusOr<std::vector<std::string>> names =
+        files.List(directory);
+    if (absl::IsNotFound(names.status())) {
+      // Also said of a file, which is no series without steps.
+      SHERD_ASSIGN_OR_RETURN(const FileKind kind, files.KindOf(directory));
+      if (kind == FileKind::kNone || kind == FileKind::kDirectory) {
+        return StepNames();
+      }
+      return absl::FailedPreconditionError(absl::StrCat(
+          directory, " is a file, expected the directory of steps"));
+    }
+    SHERD_RETURN_IF_ERROR(names.status());
+    found = NamesAmong(*names, directory);
+    if (std::any_of(names->begin(), names->end(), IsManifestName) ||
+        std::none_of(names->begin(), names->end(), IsDataFileName)) {
+      break;
+    }
   }
-  SHERD_RETURN_IF_ERROR(names.status());
-  for (const std::string& name : *names) {
-    if (const auto step = StepOfManifestName(name)) found.steps.insert(*step);
-    if (const auto step = StepOfPinName(name)) found.pinned.insert(*step);
-  }
-  if (AllManifestsAreLost(*names)) found.lost = ManifestsAreLost(directory);
   return found;
 }
 
@@ -72,6 +93,7 @@ absl::StatusOr<std::vector<SeriesStep>> ListSteps(const std::string& directory,
                                                   FileSystem& files) {
   SHERD_ASSIGN_OR_RETURN(const StepNames names,
                          ListStepNames(files, directory));
+  SHERD_RETURN_IF_ERROR(names.lost);
   std::vector<SeriesStep> steps;
   for (const int64_t number : names.steps) {
     SeriesStep step = LookAtStep(files, directory, number);
