@@ -21,8 +21,10 @@
 #include "sherd/core/tensor/storage.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/manifest/manifest.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
 #include "sherd/serialization/safetensors.h"
+#include "sherd/serialization/safetensors/crc32c.h"
 #include "sherd/tools/bench/cases/checkpoint_reference.h"
 #include "sherd/tools/bench/cases/direct_io.h"
 #include "sherd/tools/bench/cases/settle_disk.h"
@@ -98,6 +100,27 @@ absl::Status ReadPlainly(const Runs& runs) {
     SHERD_RETURN_IF_ERROR(
         ReadBlocks(*file, runs.tensor_offset + runs.from + i * runs.from_step,
                    runs.Destination(i)));
+  }
+  return absl::OkStatus();
+}
+
+// The same with the CRC of each chunk, while it is in the cache.
+absl::Status ReadWithCrcs(const Runs& runs) {
+  constexpr size_t kBlockBytes = size_t{1} << 20;
+  constexpr size_t kChunk = size_t{kChunkBytes};
+  SHERD_ASSIGN_OR_RETURN(const auto file, Files().OpenForRead(runs.path));
+  for (int64_t i = 0; i < runs.count; ++i) {
+    int64_t at = runs.tensor_offset + runs.from + i * runs.from_step;
+    for (Bytes rest = runs.Destination(i); !rest.empty();) {
+      const Bytes block = rest.subspan(0, kBlockBytes);
+      SHERD_RETURN_IF_ERROR(file->ReadAt(at, block));
+      for (size_t done = 0; done < block.size(); done += kChunk) {
+        // Only its time matters.
+        Crc32c(block.subspan(done, kChunk));
+      }
+      at += static_cast<int64_t>(block.size());
+      rest.remove_prefix(block.size());
+    }
   }
   return absl::OkStatus();
 }
@@ -272,6 +295,14 @@ BenchPeer LimitPeer(const LoadKind& kind) {
           }};
 }
 
+BenchPeer CheckedPeer(const LoadKind& kind) {
+  return {.name = "limit-crc",
+          .help = "the same, and the CRC of each chunk",
+          .make = [=](RankContext& context) {
+            return MakePlainLoad(context, kind, ReadWithCrcs);
+          }};
+}
+
 BenchPeer DirectPeer(const LoadKind& kind) {
   return {.name = "limit-direct",
           .help = "the same past the page cache, 16 MiB in flight",
@@ -333,7 +364,7 @@ std::vector<BenchCase> CheckpointLoadCases() {
   return {{.name = "checkpoint_load_same",
            .help = "rows to rows, from cached files",
            .peers = {SherdPeer(rows), SherdPeer(rows, "sherd-shm", "shm"),
-                     DcpPeer(rows), LimitPeer(rows)},
+                     DcpPeer(rows), LimitPeer(rows), CheckedPeer(rows)},
            .check = CheckCheckpointSpace},
           {.name = "checkpoint_load_cold",
            .help = "rows to rows, from files that are not cached",
