@@ -38,6 +38,18 @@ struct LoadPhases {
   absl::Duration exchange = absl::ZeroDuration();
 };
 
+// The time that a rank spent in the phases of a save.
+struct SavePhases {
+  // Until it knew what to write; on rank 0 also until it had the lease.
+  absl::Duration plan = absl::ZeroDuration();
+  // Reading replicas, if they are compared.
+  absl::Duration compare = absl::ZeroDuration();
+  // Writing its file, with the CRCs and, of an incremental save, the hashes.
+  absl::Duration write = absl::ZeroDuration();
+  // With SaveOptions::sync: after the last write, until the medium had all.
+  absl::Duration sync = absl::ZeroDuration();
+};
+
 // Totals of a save or load over all ranks.
 struct CheckpointStats {
   // Bytes of the elements saved or loaded.
@@ -47,14 +59,20 @@ struct CheckpointStats {
   int64_t file_bytes = 0;
   // Bytes that ranks sent to one another.
   int64_t exchanged_bytes = 0;
-  // Of a load: entry r is that of rank r; the rank that planned and read
-  // longest; the exchanges of data, each of which moves many tensors; and the
+  // Entry r is that of rank r: one list is that of a load, the other of a save.
+  std::vector<LoadPhases> load_phases;
+  std::vector<SavePhases> save_phases;
+  // For which the others waited: it planned and read longest, or of a save
+  // spent most time in all phases together.
+  int slowest_rank = 0;
+  // Of a load: the exchanges of data, each of which moves many tensors; and the
   // time in which the ranks compared the CRCs of chunks that several of them
   // read parts of, as this rank saw it.
-  std::vector<LoadPhases> load_phases;
-  int slowest_rank = 0;
   int64_t exchanges = 0;
   absl::Duration check = absl::ZeroDuration();
+  // Of a save: from the end of all writing until the new checkpoint was in
+  // place, as this rank saw it.
+  absl::Duration commit = absl::ZeroDuration();
 };
 
 struct SaveOptions {

@@ -151,7 +151,7 @@ TEST_F(DeviceCheckpointTest, AnIncrementHasTheChunksThatChanged) {
                    .group = *DefaultGroup(),
                    .base = base});
       EXPECT_THAT(saver.Run(), IsOk());
-      return saver.file_bytes();
+      return saver.stats().file_bytes;
     };
     save();
     SHERD_ASSERT_OK_AND_ASSIGN(

@@ -70,7 +70,7 @@ class IncrementalFixture : public ::testing::Test {
                  .options = {.sync = sync},
                  .base = std::move(base)});
     SHERD_RETURN_IF_ERROR(saver.Run());
-    return saver.file_bytes();
+    return saver.stats().file_bytes;
   }
 
   // The elements of whole tensors, as the ranks of a test agree on them.

@@ -48,6 +48,7 @@
 namespace sherd {
 namespace {
 
+using sherd::testing::CallAt;
 using sherd::testing::CaseCount;
 using sherd::testing::FailFileOperation;
 using sherd::testing::FaultOptions;
@@ -524,6 +525,43 @@ TEST_F(CheckpointSaveTest, ReplicasThatDifferAreNamedIfTheyAreChecked) {
         StatusIs(absl::StatusCode::kInvalidArgument, "check_replicas true"));
   });
   EXPECT_THAT(VerifyCheckpoint(path_), IsOk());
+}
+
+TEST_F(CheckpointSaveTest, StatsHaveThePhasesOfEachRank) {
+  constexpr absl::Duration kDelay = absl::Milliseconds(20);
+  const auto mesh = *MeshShardingSpec::Create({{2}, PlacementsOnRanks(2)}, {});
+  const CallAt plans("file/create", [&] { absl::SleepFor(kDelay); },
+                     {.rank = 0, .subject = "*/lease.sherd*"});
+  const CallAt writes("file/write", [&] { absl::SleepFor(kDelay); },
+                      {.rank = 1, .subject = "*.safetensors"});
+  const CallAt syncs("file/sync", [&] { absl::SleepFor(2 * kDelay); },
+                     {.rank = 1, .subject = "*.safetensors"});
+  const CallAt commits("file/rename", [&] { absl::SleepFor(kDelay); },
+                       {.rank = 0, .subject = "*/manifest.sherd"});
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    Tensors tensors = Samples(0, 2, 1);
+    SHERD_ASSERT_OK_AND_ASSIGN(tensors["replicas"],
+                               ShardedTensor::Zeros(mesh, {6, 5}));
+    CheckpointStats stats;
+    ASSERT_THAT(SaveCheckpoint(path_, tensors, nullptr,
+                               {.check_replicas = true, .stats = &stats}),
+                IsOk());
+    EXPECT_TRUE(stats.load_phases.empty());
+    ASSERT_EQ(stats.save_phases.size(), 2u);
+    const auto time = [&](int rank) {
+      const SavePhases& phases = stats.save_phases[static_cast<size_t>(rank)];
+      return phases.plan + phases.compare + phases.write + phases.sync;
+    };
+    EXPECT_GE(time(stats.slowest_rank), time(1 - stats.slowest_rank));
+    EXPECT_GE(stats.save_phases[0].plan, kDelay);
+    EXPECT_GT(stats.save_phases[0].compare, absl::ZeroDuration());
+    EXPECT_GE(stats.save_phases[1].write, kDelay);
+    EXPECT_GE(stats.save_phases[1].sync, 2 * kDelay);
+    // The other one may come when this one is at it.
+    if (group.rank() == 0) {
+      EXPECT_GE(stats.commit, kDelay);
+    }
+  });
 }
 
 }  // namespace

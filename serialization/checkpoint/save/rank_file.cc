@@ -13,6 +13,7 @@
 #include "sherd/core/base/parallel_run.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/serialization/checkpoint/phase_clock.h"
 #include "sherd/serialization/checkpoint/save/shard_writer.h"
 #include "sherd/serialization/manifest/data_file.h"
 #include "sherd/serialization/safetensors/crc32c.h"
@@ -56,8 +57,10 @@ class RankFileWriter {
         report_.data_begin + file_.data_bytes + CrcTableBytes(file_.chunks);
     SHERD_RETURN_IF_ERROR(file.Reserve(report_.size));
     SHERD_RETURN_IF_ERROR(WriteAll(file, header, options, progress));
+    PhaseClock clock;
     if (options.sync) SHERD_RETURN_IF_ERROR(file.Sync());
     SHERD_RETURN_IF_ERROR(file.Close());
+    if (options.sync) clock.End(report_.sync);
     return report_;
   }
 

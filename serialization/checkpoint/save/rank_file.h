@@ -11,6 +11,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/tensor/tensor.h"
@@ -33,6 +34,8 @@ struct RankFileReport {
   uint32_t extent_bytes = 0;
   // Of rank 0: 1 if the directory has other manifests.
   int64_t is_shared = 0;
+  // After the last write, until the medium had all.
+  absl::Duration sync = absl::ZeroDuration();
 };
 
 // Bytes of a shard of a plan, in a file.

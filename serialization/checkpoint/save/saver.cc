@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -66,6 +67,7 @@ absl::Status Saver::Run() {
   BeginStep();
   // First this, since it makes the plan.
   const absl::Status prepared = Prepare();
+  clock_.End(phases_.plan);
   const uint64_t fingerprint = Fingerprint()
                                    .Add(job_.path)
                                    .Add(job_.options.sync)
@@ -163,7 +165,9 @@ absl::Status Saver::WriteAndCommit() {
   absl::Status ready;
   if (job_.options.check_replicas) {
     BeginStep();
+    clock_.End();
     const absl::StatusOr<ReplicaCrcs> crcs = CrcsOfReplicas();
+    clock_.End(phases_.compare);
     SHERD_RETURN_IF_ERROR(step_->Agree(crcs.status()));
     ready = CompareReplicas(group_, operation_, named_, plan_->replicas, *crcs,
                             {.timeout = job_.options.timeout});
@@ -172,7 +176,9 @@ absl::Status Saver::WriteAndCommit() {
   }
   BeginStep(NoteBytes());
   directory_.ListReplaced(group_.rank(), group_.size());
+  clock_.End();
   SHERD_RETURN_IF_ERROR(Report(ready.ok() ? WriteFile() : ready));
+  clock_.End();
   SHERD_RETURN_IF_ERROR(SumFingerprints());
   SHERD_RETURN_IF_ERROR(GatherExtents());
   BeginStep();
@@ -183,6 +189,7 @@ absl::Status Saver::WriteAndCommit() {
     directory_.Release();
   }
   SHERD_RETURN_IF_ERROR(step_->Agree(committed));
+  clock_.End(stats_.commit);
   if (job_.base != nullptr) UpdateBase();
   // Another host may not see yet what rank 0 sees.
   if (reports_[0].is_shared == 0) directory_.RemoveReplaced(SharesFiles());
@@ -227,7 +234,13 @@ absl::Status Saver::WriteFile() {
           increment_ ? &fingerprints_ : nullptr));
   report_.extent_bytes = static_cast<uint32_t>(extents_.size());
   report_.is_shared = directory_.is_shared() ? 1 : 0;
-  return plan_->shards.empty() ? absl::OkStatus() : directory_.SyncNames();
+  clock_.End(phases_.write);
+  phases_.write -= report_.sync;
+  phases_.sync = report_.sync;
+  if (plan_->shards.empty()) return absl::OkStatus();
+  const absl::Status synced = directory_.SyncNames();
+  clock_.End(phases_.sync);
+  return synced;
 }
 
 absl::Status Saver::CheckOwnSpace(int64_t bytes) {
@@ -268,38 +281,53 @@ bool Saver::SumsTravelWithReports() const {
 }
 
 size_t Saver::NoteBytes() const {
-  return sizeof(RankFileReport) +
+  return sizeof(Note) +
          (SumsTravelWithReports() ? sums_.size() * sizeof(uint32_t) : 0);
 }
 
-// Ends the writing on all ranks, and brings the reports of all to all.
 absl::Status Saver::Report(const absl::Status& written) {
+  static_assert(std::is_trivially_copyable_v<Note>);
   std::vector<std::byte> note(NoteBytes());
   if (written.ok()) {
-    std::memcpy(note.data(), &report_, sizeof(RankFileReport));
-    if (note.size() > sizeof(RankFileReport)) {
-      std::memcpy(&note[sizeof(RankFileReport)], sums_.data(),
-                  note.size() - sizeof(RankFileReport));
+    const Note own = {report_, phases_};
+    std::memcpy(note.data(), &own, sizeof(own));
+    if (note.size() > sizeof(own)) {
+      std::memcpy(&note[sizeof(own)], sums_.data(), note.size() - sizeof(own));
     }
   }
   std::vector<std::byte> notes(note.size() *
                                static_cast<size_t>(group_.size()));
   SHERD_RETURN_IF_ERROR(
       step_->AgreeAndGather(written, {}, note, absl::MakeSpan(notes)));
-  reports_.resize(static_cast<size_t>(group_.size()));
   if (SumsTravelWithReports()) std::fill(sums_.begin(), sums_.end(), 0);
-  for (size_t r = 0; r < reports_.size(); ++r) {
-    const std::byte* const from = &notes[r * note.size()];
-    std::memcpy(&reports_[r], from, sizeof(RankFileReport));
-    file_bytes_ += reports_[r].size;
+  stats_.tensor_bytes = plan_->tensor_bytes;
+  for (size_t begin = 0; begin < notes.size(); begin += note.size()) {
+    Note of_rank;
+    std::memcpy(&of_rank, &notes[begin], sizeof(of_rank));
+    AddNote(of_rank);
     for (size_t t = 0; SumsTravelWithReports() && t < sums_.size(); ++t) {
       uint32_t sum = 0;
-      std::memcpy(&sum, from + sizeof(RankFileReport) + t * sizeof(sum),
+      std::memcpy(&sum, &notes[begin + sizeof(Note) + t * sizeof(sum)],
                   sizeof(sum));
       sums_[t] ^= sum;
     }
   }
   return absl::OkStatus();
+}
+
+// That of the next rank.
+void Saver::AddNote(const Note& note) {
+  const auto time = [](const SavePhases& phases) {
+    return phases.plan + phases.compare + phases.write + phases.sync;
+  };
+  stats_.file_bytes += note.report.size;
+  std::vector<SavePhases>& all = stats_.save_phases;
+  if (!all.empty() &&
+      time(note.phases) > time(all[static_cast<size_t>(stats_.slowest_rank)])) {
+    stats_.slowest_rank = static_cast<int>(all.size());
+  }
+  all.push_back(note.phases);
+  reports_.push_back(note.report);
 }
 
 // Brings the sums of all ranks to rank 0, if Report() has not.
@@ -400,10 +428,7 @@ absl::Status RunSave(SaveJob job) {
   Saver saver(std::move(job));
   SHERD_RETURN_IF_ERROR(
       InOperation(saver.operation(), saver.Run(), group->name()));
-  if (stats != nullptr) {
-    *stats = {.tensor_bytes = saver.tensor_bytes(),
-              .file_bytes = saver.file_bytes()};
-  }
+  if (stats != nullptr) *stats = saver.stats();
   return absl::OkStatus();
 }
 

@@ -22,6 +22,7 @@
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint/incremental/increment.h"
 #include "sherd/serialization/checkpoint/incremental/save_base.h"
+#include "sherd/serialization/checkpoint/phase_clock.h"
 #include "sherd/serialization/checkpoint/save/kept_plans.h"
 #include "sherd/serialization/checkpoint/save/rank_file.h"
 #include "sherd/serialization/checkpoint/save/replica_check.h"
@@ -95,11 +96,16 @@ class Saver {
   absl::Status Run();
 
   // After Run() returned OK.
-  int64_t tensor_bytes() const { return plan_->tensor_bytes; }
-  int64_t file_bytes() const { return file_bytes_; }
+  const CheckpointStats& stats() const { return stats_; }
   const OperationLabel& operation() const { return operation_; }
 
  private:
+  // The end of the writing, from each rank to all; sent as it is in memory.
+  struct Note {
+    RankFileReport report;
+    SavePhases phases;
+  };
+
   // Ranks wait in the agreement that ends the step as long as the others make
   // progress.
   void BeginStep(size_t note_bytes = 0);
@@ -121,8 +127,9 @@ class Saver {
   absl::StatusOr<Tensor> ElementsOf(const PlannedShard& shard);
   bool SumsTravelWithReports() const;
   size_t NoteBytes() const;
-  // Ends the writing on all ranks, and brings the reports of all to all.
+  // Ends the writing on all ranks, and brings the notes of all to all.
   absl::Status Report(const absl::Status& written);
+  void AddNote(const Note& note);
   // Brings the sums of all ranks to rank 0, if Report() has not.
   absl::Status SumFingerprints();
   // Brings the lists of all ranks to rank 0, if there are any.
@@ -165,7 +172,9 @@ class Saver {
   std::string extents_;
   std::vector<uint32_t> fingerprints_;
   std::vector<std::string> extent_lists_;
-  int64_t file_bytes_ = 0;
+  PhaseClock clock_;
+  SavePhases phases_;
+  CheckpointStats stats_;
 };
 
 // Runs a save: with errors as those of the operation, and options.stats.
