@@ -34,7 +34,7 @@ struct LoadPhases {
   // Reading data, and comparing it with CRCs, but for what is read while other
   // data is exchanged.
   absl::Duration read = absl::ZeroDuration();
-  // Moving data between ranks, and waiting for those that still read.
+  // Moving data between ranks, and waiting for those that read before it.
   absl::Duration exchange = absl::ZeroDuration();
 };
 
@@ -394,9 +394,14 @@ struct LoadOptions {
 // each element is read by one of them, and one exchange for all tensors
 // distributes them. An exchange is for tensors of one element size.
 //
+// What changes no destination, the first round of an exchange, is read before
+// the ranks agree on the load: a rank that comes early need not wait for it.
+//
 // Two small collectives, and one per second that a rank waits for another; one
 // more, at most 256 KiB, or three, if ranks read parts of the same chunks; and
-// one per exchange besides those of RunReshard (reshard_executor.h).
+// one per exchange but the first, besides those of RunReshard
+// (reshard_executor.h). An error on one rank ends the work of the others within
+// some seconds.
 absl::Status LoadCheckpointInto(
     const std::string& path,
     const std::map<std::string, ShardedTensor*>& destinations,
@@ -434,7 +439,9 @@ absl::Status LoadCheckpointInto(const std::string& path, StateDict& state,
                                 std::shared_ptr<ProcessGroup> group = nullptr,
                                 const LoadOptions& options = {});
 
-// The same into new tensors, with layouts from `specs`.
+// The same into new tensors, with layouts from `specs`. What is not exchanged
+// is read before the last rank has come; if nothing is, all of the load is one
+// small collective.
 //   kInvalidArgument  Also if a spec does not fit the saved sizes.
 absl::StatusOr<std::map<std::string, ShardedTensor>> LoadCheckpoint(
     const std::string& path,

@@ -38,13 +38,13 @@ struct NamedValues {
 
 absl::StatusOr<LoadedTensors> LoadTensors(
     const std::string& path, absl::Span<const std::string> names,
-    const Loader::DestinationFn& destination,
+    const Loader::Destinations& destinations,
     std::shared_ptr<ProcessGroup> group, const LoadOptions& options) {
   // A save may replace the checkpoint after one rank has read it and before
   // another does: the latter finds a file missing, or another manifest than the
   // others. All ranks see the same error, so all look, and start over, once.
   for (int attempt = 0;; ++attempt) {
-    Loader loader(path, names, destination, *group, options);
+    Loader loader(path, names, destinations, *group, options);
     const absl::Status status =
         InOperation(loader.operation(), loader.Run(), group->name());
     if (status.ok()) {
@@ -96,7 +96,7 @@ absl::Status LoadCheckpointInto(
     return absl::FailedPreconditionError(absl::StrCat(
         "the destination of tensor ", Quoted(list.names[number]), " is null"));
   };
-  return LoadTensors(path, list.names, find, group, options).status();
+  return LoadTensors(path, list.names, {find}, group, options).status();
 }
 
 absl::StatusOr<std::map<std::string, ShardedTensor>> LoadCheckpoint(
@@ -120,8 +120,10 @@ absl::StatusOr<std::map<std::string, ShardedTensor>> LoadCheckpoint(
     return Annotate(tensor.status(),
                     absl::StrCat("tensor ", Quoted(list.names[number])));
   };
-  SHERD_ASSIGN_OR_RETURN(LoadedTensors loaded,
-                         LoadTensors(path, list.names, create, group, options));
+  SHERD_ASSIGN_OR_RETURN(
+      LoadedTensors loaded,
+      LoadTensors(path, list.names, {.at = create, .are_new = true}, group,
+                  options));
   std::map<std::string, ShardedTensor> tensors;
   for (size_t i = 0; i < list.names.size(); ++i) {
     if (!loaded.tensors[i].defined()) continue;

@@ -26,7 +26,7 @@ struct LoadedTensors {
 // replaced the checkpoint meanwhile. Collective; errors as there. Names ascend.
 absl::StatusOr<LoadedTensors> LoadTensors(
     const std::string& path, absl::Span<const std::string> names,
-    const Loader::DestinationFn& destination,
+    const Loader::Destinations& destinations,
     std::shared_ptr<ProcessGroup> group, const LoadOptions& options);
 
 // The error of a load that found nothing, `not_found`, on a rank of a group in

@@ -80,25 +80,19 @@ std::string Loader::LabelOf(const std::string& path) {
 }
 
 Loader::Loader(const std::string& path, absl::Span<const std::string> names,
-               DestinationFn destination, ProcessGroup& group,
+               Destinations destinations, ProcessGroup& group,
                const LoadOptions& options)
     : path_(path),
       label_(LabelOf(path)),
       operation_(kOperation, label_),
       names_(names),
-      destination_(std::move(destination)),
+      destinations_(std::move(destinations)),
       group_(group),
       options_(options),
       files_(options.files != nullptr ? *options.files : CheckpointFiles()),
       collective_({.timeout = options.timeout}),
       memory_(ShareOf(options.memory_budget, group)),
-      phase_begin_(absl::Now()),
       elements_of_rank_(static_cast<size_t>(group.size())) {}
-
-void Loader::EndPhase(absl::Duration& phase) {
-  const absl::Time now = absl::Now();
-  phase += now - std::exchange(phase_begin_, now);
-}
 
 std::vector<ShardedTensor> Loader::TakeTensors() {
   std::vector<ShardedTensor> tensors(names_.size());
@@ -111,7 +105,9 @@ absl::StatusOr<Loader::Found> Loader::LookAgain() {
       ManifestReader::Open(files_, path_);
   Found found = kTheSame;
   if (current.ok()) {
-    found = current->summary().save_id == save_id_ ? kTheSame : kAnother;
+    const bool is_same =
+        gave_up_reading_ || current->summary().save_id == save_id_;
+    found = is_same ? kTheSame : kAnother;
   } else if (absl::IsNotFound(current.status()) && save_id_.empty()) {
     // One that cannot be read now, or that was read before, is something.
     found = kNothing;
@@ -124,7 +120,8 @@ absl::StatusOr<Loader::Found> Loader::LookAgain() {
 
 std::string Loader::DescribeCall() const {
   std::string text = absl::StrCat(
-      "path ", PrintableLine(path_), "\nmin_read_bytes ",
+      "path ", PrintableLine(path_), "\ndestinations ",
+      destinations_.are_new ? "new" : "given", "\nmin_read_bytes ",
       options_.min_read_bytes, "\nmemory_budget ", options_.memory_budget,
       "\nstrict ", options_.strict ? "true" : "false", "\nconvert ",
       options_.convert ? "true" : "false", "\ncheck_elements ",
@@ -152,6 +149,7 @@ std::string Loader::DescribeCall() const {
 
 absl::Status Loader::Prepare() {
   fingerprint_.Add(path_)
+      .Add(destinations_.are_new ? 1 : 0)
       .Add(options_.min_read_bytes)
       .Add(options_.memory_budget)
       .Add(options_.strict ? 1 : 0)
@@ -163,8 +161,10 @@ absl::Status Loader::Prepare() {
   }
   // A manifest that is not small goes on being read.
   const auto after_read = [this] { return MadeProgress(); };
-  SHERD_ASSIGN_OR_RETURN(ManifestReader manifest,
-                         ManifestReader::Open(files_, path_, after_read));
+  absl::StatusOr<ManifestReader> opened =
+      ManifestReader::Open(files_, path_, after_read);
+  gave_up_reading_ = absl::IsCancelled(opened.status());
+  SHERD_ASSIGN_OR_RETURN(ManifestReader manifest, std::move(opened));
   save_id_ = manifest.summary().save_id;
   fingerprint_.Add(save_id_);
   files_reader_.emplace(std::move(manifest), files_, after_read);
@@ -301,7 +301,8 @@ absl::Status Loader::AddItem(size_t number,
     return absl::OkStatus();
   }
   SHERD_RETURN_IF_ERROR(CheckExtents(*saved));
-  SHERD_ASSIGN_OR_RETURN(ShardedTensor tensor, destination_(number, *saved));
+  SHERD_ASSIGN_OR_RETURN(ShardedTensor tensor,
+                         destinations_.at(number, *saved));
   SHERD_RETURN_IF_ERROR(CheckTensor(name, tensor, group_));
   const WantedLayout& wanted = LayoutOf(tensor);
   fingerprint_.Add(name)
@@ -402,6 +403,7 @@ absl::Status Loader::PlanItem(const WantedLayout& wanted,
   item.strategy = chooser.Choose(last_plan_.largest_sizes, wanted.largest_sizes,
                                  SizeOf(saved.dtype));
   if (item.strategy == ReadStrategy::kExchange) return absl::OkStatus();
+  has_pieces_ = true;
   SHERD_RETURN_IF_ERROR(PlanPieces(wanted, item));
   const auto tensor = static_cast<int32_t>(items_.size() - 1);
   const size_t first = reads_.size();

@@ -14,7 +14,6 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/fingerprint.h"
@@ -34,6 +33,7 @@
 #include "sherd/serialization/checkpoint/load/load_plan.h"
 #include "sherd/serialization/checkpoint/load/piece_reader.h"
 #include "sherd/serialization/checkpoint/load/read_units.h"
+#include "sherd/serialization/checkpoint/phase_clock.h"
 #include "sherd/serialization/manifest/manifest.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
 
@@ -47,6 +47,11 @@ namespace sherd {
 // goes straight into place, in each a round of every LoadExchange; then
 // replicas are copied; and at the end the ranks report, and check together the
 // chunks that several of them read and, if they are asked to, what they loaded.
+//
+// A rank that has its plan does not wait for the others where it need not: what
+// changes no tensor of the caller it reads before the ranks agree. That is the
+// first round of an exchange, and all that goes into new tensors. That ranks
+// differ in what they load is found after it.
 class Loader {
  public:
   // The checkpoint when a load has failed, as seen by the rank that sees most:
@@ -57,14 +62,20 @@ class Loader {
   static constexpr char kOperation[] = "load_checkpoint";
   static std::string LabelOf(const std::string& path);
 
-  // Finds or makes the tensor to load into, by the position of its name; called
-  // before data moves, again if the load starts over.
-  using DestinationFn = std::function<absl::StatusOr<ShardedTensor>(
-      size_t number, const ManifestTensor& saved)>;
+  // The tensors to load into.
+  struct Destinations {
+    // Finds or makes one, by the position of its name; called before data
+    // moves, again if the load starts over.
+    std::function<absl::StatusOr<ShardedTensor>(size_t number,
+                                                const ManifestTensor& saved)>
+        at;
+    // Whether nobody has them after an error. The same on all ranks.
+    bool are_new = false;
+  };
 
   // `path`, `names`, `group` and `options` are borrowed. Names ascend.
   Loader(const std::string& path, absl::Span<const std::string> names,
-         DestinationFn destination, ProcessGroup& group,
+         Destinations destinations, ProcessGroup& group,
          const LoadOptions& options);
 
   // Collective.
@@ -130,10 +141,10 @@ class Loader {
   };
 
   // Ranks wait in the agreement that ends the step as long as the others read.
-  // The last step ends with notes.
-  void BeginStep(bool is_last);
-  // Adds the time since the last call to a phase.
-  void EndPhase(absl::Duration& phase);
+  void BeginStep(bool with_notes);
+  // Ends a step that has them: brings those of all ranks to all.
+  absl::StatusOr<std::vector<Note>> EndStep(const absl::Status& status,
+                                            const AgreedValue& value);
   std::string DescribeCall() const;
 
   // Everything that can go wrong before data moves.
@@ -161,6 +172,15 @@ class Loader {
   absl::Status PlanItem(const WantedLayout& wanted, StrategyChooser& chooser);
   absl::Status PlanExchange();
   absl::Status PlanPieces(const WantedLayout& layout, Item& item);
+
+  // Reads, after `prepared`, what changes no tensor of the caller.
+  absl::Status ReadEarly(const absl::Status& prepared);
+  // Whether that was all; the same on all ranks that agree on the plan.
+  bool IsComplete() const {
+    return NumMoves() == 0 && (destinations_.are_new || !has_pieces_);
+  }
+  // Once this rank has read all.
+  absl::Status CloseLedger();
 
   int64_t part_bytes() const;
   int64_t NumMoves() const;
@@ -192,14 +212,13 @@ class Loader {
   absl::Status RunMove(absl::StatusOr<MoveList> moves, size_t element_size,
                        bool is_last);
 
-  absl::Status Finish();
+  // `notes`: of the step that was the last.
+  absl::Status Finish(absl::Span<const Note> notes);
   void SumUp(absl::Span<const Note> notes);
-  absl::Status CheckPartial(std::vector<PartialChunk> mine,
-                            absl::Span<const Note> notes);
+  absl::Status CheckPartial(absl::Span<const Note> notes);
   absl::StatusOr<std::vector<PartialChunk>> GatherPartial(
-      absl::Span<const PartialChunk> mine, absl::Span<const Note> notes);
-  absl::StatusOr<std::vector<PartialChunk>> TradePartial(
-      std::vector<PartialChunk> mine);
+      absl::Span<const Note> notes);
+  absl::StatusOr<std::vector<PartialChunk>> TradePartial();
   absl::Status CheckElements();
 
   const std::string& path_;
@@ -207,7 +226,7 @@ class Loader {
   const std::string label_;
   const OperationLabel operation_;
   const absl::Span<const std::string> names_;
-  const DestinationFn destination_;
+  const Destinations destinations_;
   ProcessGroup& group_;
   const LoadOptions& options_;
   FileSystem& files_;
@@ -218,7 +237,7 @@ class Loader {
 
   // The step that this rank is in.
   std::optional<LongStep> step_;
-  absl::Time phase_begin_;
+  PhaseClock clock_;
 
   // To be read, so that all ranks read about as much.
   std::vector<int64_t> elements_of_rank_;
@@ -226,12 +245,18 @@ class Loader {
   // By LayoutFingerprintOf.
   absl::flat_hash_map<uint64_t, WantedLayout> layouts_;
   std::string save_id_;
+  // Whether this rank did not learn the save, since another one had failed.
+  bool gave_up_reading_ = false;
   std::optional<ExtentReader> files_reader_;
   // The bytes of data in the files before each, and in all.
   std::vector<uint64_t> data_before_;
   std::optional<ChunkLedger> ledger_;
   std::optional<PieceReader> reader_;
+  // Chunks of which this rank read a part, in the end.
+  std::vector<PartialChunk> partial_;
   std::vector<Item> items_;
+  // Whether any of them is read in pieces; the same on all ranks.
+  bool has_pieces_ = false;
   // What is written to, and by which item; until that has been checked.
   std::vector<internal::MemoryAccess> writes_;
   std::vector<size_t> owners_;
@@ -241,6 +266,8 @@ class Loader {
   std::vector<ShardRead> reads_;
   LastPlan last_plan_;
   std::map<size_t, LoadExchange> exchanges_;
+  // That of the first exchange, from ReadEarly to MoveRounds.
+  std::optional<MoveList> first_round_;
   std::map<size_t, Copies> copies_;
   // While threads read beside this one, or may.
   ParallelRun* readers_ = nullptr;

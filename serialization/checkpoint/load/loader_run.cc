@@ -70,25 +70,69 @@ int64_t Loader::NumMoves() const {
   return moves;
 }
 
-void Loader::BeginStep(bool is_last) {
+void Loader::BeginStep(bool with_notes) {
   step_.emplace(group_, operation_,
                 LongStepOptions{.timeout = options_.timeout,
-                                .note_bytes = is_last ? sizeof(Note) : 0});
+                                .note_bytes = with_notes ? sizeof(Note) : 0});
+}
+
+absl::StatusOr<std::vector<Loader::Note>> Loader::EndStep(
+    const absl::Status& status, const AgreedValue& value) {
+  static_assert(std::is_trivially_copyable_v<Note>);
+  const Note mine = {
+      files_reader_.has_value() ? files_reader_->bytes_read() : 0,
+      bytes_exchanged_, static_cast<int64_t>(partial_.size()), phases_};
+  std::vector<Note> notes(static_cast<size_t>(group_.size()));
+  SHERD_RETURN_IF_ERROR(step_->AgreeAndGather(
+      status, value,
+      ConstBytes(reinterpret_cast<const std::byte*>(&mine), sizeof(mine)),
+      MutableBytes(reinterpret_cast<std::byte*>(notes.data()),
+                   notes.size() * sizeof(Note))));
+  step_.reset();
+  return notes;
 }
 
 absl::Status Loader::Run() {
-  BeginStep(false);
+  BeginStep(/*with_notes=*/true);
   // First this, since it fills the fingerprint.
   const absl::Status prepared = Prepare();
-  EndPhase(phases_.plan);
-  SHERD_RETURN_IF_ERROR(step_->Agree(
-      prepared, {fingerprint_.value(), [this] { return DescribeCall(); }}));
-  EndPhase(phases_.exchange);
-  BeginStep(NumMoves() == 0);
-  failure_ = ReadPieces();
-  EndPhase(phases_.read);
+  clock_.End(phases_.plan);
+  const absl::Status read = ReadEarly(prepared);
+  clock_.End(phases_.read);
+  SHERD_ASSIGN_OR_RETURN(
+      const std::vector<Note> notes,
+      EndStep(read, {fingerprint_.value(), [this] { return DescribeCall(); }}));
+  clock_.End(phases_.exchange);
+  if (IsComplete()) return Finish(notes);
+  if (!destinations_.are_new && has_pieces_) {
+    BeginStep(/*with_notes=*/NumMoves() == 0);
+    failure_ = ReadPieces();
+    clock_.End(phases_.read);
+  }
   SHERD_RETURN_IF_ERROR(Move());
-  return Finish();
+  if (failure_.ok()) failure_ = CloseLedger();
+  SHERD_ASSIGN_OR_RETURN(const std::vector<Note> last_notes,
+                         EndStep(failure_, {}));
+  return Finish(last_notes);
+}
+
+absl::Status Loader::ReadEarly(const absl::Status& prepared) {
+  SHERD_RETURN_IF_ERROR(prepared);
+  if (destinations_.are_new) SHERD_RETURN_IF_ERROR(ReadPieces());
+  const auto first = std::find_if(
+      exchanges_.begin(), exchanges_.end(),
+      [](const auto& exchange) { return exchange.second.rounds() > 0; });
+  if (first != exchanges_.end()) {
+    SHERD_ASSIGN_OR_RETURN(first_round_,
+                           ReadRound(first->second, 0, /*ahead=*/false));
+  }
+  return IsComplete() ? CloseLedger() : absl::OkStatus();
+}
+
+absl::Status Loader::CloseLedger() {
+  SHERD_RETURN_IF_ERROR(ledger_->Finish());
+  partial_ = ledger_->TakePartial();
+  return absl::OkStatus();
 }
 
 ShardSource Loader::SourceOf(const Item& item, int32_t number, int64_t shard,
@@ -232,10 +276,16 @@ bool Loader::ReadsAhead() const {
 absl::Status Loader::MoveRounds(LoadExchange& exchange, size_t element_size,
                                 int64_t& left) {
   if (exchange.rounds() == 0) return absl::OkStatus();
-  absl::StatusOr<MoveList> moves =
-      failure_.ok() ? ReadRound(exchange, 0, /*ahead=*/false) : failure_;
+  absl::StatusOr<MoveList> moves = MoveList();
+  if (!failure_.ok()) {
+    moves = failure_;
+  } else if (first_round_.has_value()) {
+    moves = *std::exchange(first_round_, std::nullopt);
+  } else {
+    moves = ReadRound(exchange, 0, /*ahead=*/false);
+  }
   for (int64_t round = 1; round < exchange.rounds(); ++round) {
-    EndPhase(phases_.read);
+    clock_.End(phases_.read);
     const bool ahead = moves.ok() && ReadsAhead();
     absl::StatusOr<MoveList> next;
     const auto read = [&](int64_t) {
@@ -252,7 +302,7 @@ absl::Status Loader::MoveRounds(LoadExchange& exchange, size_t element_size,
     const absl::Status done = reader.Finish();
     moves = done.ok() ? std::move(next) : done;
   }
-  EndPhase(phases_.read);
+  clock_.End(phases_.read);
   return RunMove(std::move(moves), element_size, --left == 0);
 }
 
@@ -314,8 +364,9 @@ absl::StatusOr<MoveList> Loader::ReadRound(LoadExchange& exchange,
 // Moves data between ranks, once all have read it.
 absl::Status Loader::RunMove(absl::StatusOr<MoveList> moves,
                              size_t element_size, bool is_last) {
-  // RunReshard compares how the ranks fared.
-  SHERD_RETURN_IF_ERROR(step_->Agree(absl::OkStatus()));
+  if (step_.has_value()) {
+    SHERD_RETURN_IF_ERROR(step_->Agree(moves.status()));
+  }
   ReshardStats stats;
   const ReshardOptions options = {
       .max_staging_bytes = std::min(kMaxMessageStaging, memory_ / 8 * 3),
@@ -329,33 +380,17 @@ absl::Status Loader::RunMove(absl::StatusOr<MoveList> moves,
       {}, options_.timeout));
   bytes_exchanged_ += stats.bytes_sent;
   ++num_exchanges_;
-  EndPhase(phases_.exchange);
+  clock_.End(phases_.exchange);
   BeginStep(is_last);
   return absl::OkStatus();
 }
 
-// Exchanges the status of each rank, and checks the CRCs of what several
-// of them read.
-absl::Status Loader::Finish() {
-  static_assert(std::is_trivially_copyable_v<Note>);
-  if (failure_.ok()) failure_ = ledger_->Finish();
-  std::vector<PartialChunk> partial = ledger_->TakePartial();
-  const Note mine = {files_reader_->bytes_read(), bytes_exchanged_,
-                     static_cast<int64_t>(partial.size()), phases_};
-  std::vector<Note> notes(static_cast<size_t>(group_.size()));
-  SHERD_RETURN_IF_ERROR(step_->AgreeAndGather(
-      failure_, {},
-      ConstBytes(reinterpret_cast<const std::byte*>(&mine), sizeof(mine)),
-      MutableBytes(reinterpret_cast<std::byte*>(notes.data()),
-                   notes.size() * sizeof(Note))));
-  // The collectives that follow are no part of a step.
-  step_.reset();
+absl::Status Loader::Finish(absl::Span<const Note> notes) {
   SumUp(notes);
-  absl::Duration ignored;
-  EndPhase(ignored);
-  SHERD_RETURN_IF_ERROR(CheckPartial(std::move(partial), notes));
+  clock_.End();
+  SHERD_RETURN_IF_ERROR(CheckPartial(notes));
   if (options_.check_elements) SHERD_RETURN_IF_ERROR(CheckElements());
-  EndPhase(stats_.check);
+  clock_.End(stats_.check);
   return absl::OkStatus();
 }
 
@@ -375,16 +410,15 @@ void Loader::SumUp(absl::Span<const Note> notes) {
   for (const Item& item : items_) stats_.tensor_bytes += item.saved->bytes();
 }
 
-absl::Status Loader::CheckPartial(std::vector<PartialChunk> mine,
-                                  absl::Span<const Note> notes) {
+// Checks the CRCs of what several ranks read.
+absl::Status Loader::CheckPartial(absl::Span<const Note> notes) {
   int64_t total = 0;
   for (const Note& note : notes) total += note.partial_chunks;
   if (total == 0) return absl::OkStatus();
   const bool gather =
       total <= kMaxGatheredChunks / static_cast<int64_t>(sizeof(PartialChunk));
-  SHERD_ASSIGN_OR_RETURN(
-      std::vector<PartialChunk> all,
-      gather ? GatherPartial(mine, notes) : TradePartial(std::move(mine)));
+  SHERD_ASSIGN_OR_RETURN(std::vector<PartialChunk> all,
+                         gather ? GatherPartial(notes) : TradePartial());
   const absl::Status status = ledger_->CheckTogether(std::move(all));
   // Where all ranks check the same numbers they know that all find them right;
   // but of damage each may say something else.
@@ -393,7 +427,7 @@ absl::Status Loader::CheckPartial(std::vector<PartialChunk> mine,
 }
 
 absl::StatusOr<std::vector<PartialChunk>> Loader::GatherPartial(
-    absl::Span<const PartialChunk> mine, absl::Span<const Note> notes) {
+    absl::Span<const Note> notes) {
   size_t total = 0;
   for (const Note& note : notes) total += note.partial_chunks;
   std::vector<PartialChunk> all(total);
@@ -404,20 +438,20 @@ absl::StatusOr<std::vector<PartialChunk>> Loader::GatherPartial(
     recvs.push_back(BytesOf(absl::MakeSpan(all).subspan(first, count)));
     first += count;
   }
-  SHERD_RETURN_IF_ERROR(group_.AllGatherV(BytesOf(mine), recvs, collective_));
+  SHERD_RETURN_IF_ERROR(group_.AllGatherV(
+      BytesOf(absl::MakeConstSpan(partial_)), recvs, collective_));
   return all;
 }
 
-absl::StatusOr<std::vector<PartialChunk>> Loader::TradePartial(
-    std::vector<PartialChunk> mine) {
+absl::StatusOr<std::vector<PartialChunk>> Loader::TradePartial() {
   const int ranks = group_.size();
-  std::stable_sort(mine.begin(), mine.end(),
+  std::stable_sort(partial_.begin(), partial_.end(),
                    [ranks](const PartialChunk& a, const PartialChunk& b) {
                      return CheckerOf(a, ranks) < CheckerOf(b, ranks);
                    });
   std::vector<int64_t> sent(static_cast<size_t>(ranks));
   std::vector<int64_t> received(sent.size());
-  for (const PartialChunk& chunk : mine) ++sent[CheckerOf(chunk, ranks)];
+  for (const PartialChunk& chunk : partial_) ++sent[CheckerOf(chunk, ranks)];
   SHERD_RETURN_IF_ERROR(group_.AllToAll<int64_t>(
       absl::MakeConstSpan(sent), absl::MakeSpan(received), collective_));
   int64_t total = 0;
@@ -430,7 +464,7 @@ absl::StatusOr<std::vector<PartialChunk>> Loader::TradePartial(
   for (size_t r = 0; r < sent.size(); ++r) {
     const auto out = static_cast<size_t>(sent[r]);
     const auto in = static_cast<size_t>(received[r]);
-    sends.push_back(BytesOf(absl::MakeConstSpan(mine).subspan(from, out)));
+    sends.push_back(BytesOf(absl::MakeConstSpan(partial_).subspan(from, out)));
     recvs.push_back(BytesOf(absl::MakeSpan(all).subspan(to, in)));
     from += out;
     to += in;

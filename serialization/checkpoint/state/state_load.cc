@@ -144,12 +144,10 @@ absl::Status StateLoader::Load() {
                         {kRankTensorPrefix, kRankTensorPrefix});
   SHERD_ASSIGN_OR_RETURN(
       LoadedTensors loaded,
-      LoadTensors(
-          path_, names,
-          [&](size_t number, const ManifestTensor&) {
-            return absl::StatusOr<ShardedTensor>(destinations[number]);
-          },
-          group_, options));
+      LoadTensors(path_, names, {[&](size_t number, const ManifestTensor&) {
+                    return absl::StatusOr<ShardedTensor>(destinations[number]);
+                  }},
+                  group_, options));
   loaded_save_id_ = std::move(loaded.save_id);
   return options_.report != nullptr ? MergeReports(std::move(report))
                                     : absl::OkStatus();
