@@ -1,6 +1,7 @@
 #include "sherd/rpc/engine/worker_pool.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <iterator>
@@ -23,6 +24,12 @@
 #include "sherd/core/base/shared_work.h"
 
 namespace sherd::internal {
+namespace {
+
+// Of a task, until some have been measured.
+constexpr std::chrono::nanoseconds kUnknown = std::chrono::milliseconds(1);
+
+}  // namespace
 
 // Invariant. While a task is queued, a thread is being woken for it, or one
 // watches whether tasks keep beginning, or there are max_threads, or the thread
@@ -87,9 +94,24 @@ class WorkerPool::State : public std::enable_shared_from_this<State> {
     return thread;
   }
   void Main(Thread* self) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits to be woken. False: it was idle for the limit, or none of the queued
-  // tasks began in that time.
-  bool Sleep(Thread* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Why a thread that slept goes on: it was woken, or saw that all tasks have
+  // begun; none of the queued ones began for options_.pause, or .stall; it was
+  // idle for the limit.
+  enum class Found { kTasks, kPause, kStall, kNothing };
+  Found Sleep(Thread* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // While tasks are queued that this thread does not take. Until it is woken,
+  // or they go on beginning no more, or no task has begun since a pause ago.
+  Found Watch(Thread* self) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MayRun() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return active_ < options_.concurrency;
+  }
+  // Whether the threads at work would need long for what is queued.
+  bool IsWorthAThread() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return active_ == 0 || absl::FromChrono(queue_.size() * task_time_) >
+                               active_ * options_.backlog;
+  }
+  // Runs the first task without the lock.
+  void RunTask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits like Sleep, but takes part in the work if there is any.
   void Visit(Thread* self, Deadline deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -129,6 +151,8 @@ class WorkerPool::State : public std::enable_shared_from_this<State> {
   int waking_ ABSL_GUARDED_BY(mutex_) = 0;
   int watching_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;
+  // What a task takes: a mean in which the last ones count most.
+  std::chrono::nanoseconds task_time_ ABSL_GUARDED_BY(mutex_) = kUnknown;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
@@ -185,8 +209,7 @@ WorkerPool::State::Outcome WorkerPool::State::Serve() {
   const bool this_one =
       visitor != nullptr && visitor->state == this && visitor->woken;
   if (waking_ > (this_one ? 1 : 0)) return {};
-  const bool may_run = active_ < options_.concurrency;
-  if (!may_run && watching_ > 0) return {};
+  if (watching_ > 0 && !(MayRun() && IsWorthAThread())) return {};
   Outcome outcome;
   if (!WakeOrStart(outcome) && active_ + working_ + waking_ + watching_ == 0) {
     outcome.refused = TakeQueue();
@@ -237,31 +260,21 @@ void WorkerPool::State::Main(Thread* self) {
   BlockingObserver::OfThread() = self;
   mutex_.Lock();
   --waking_;
+  bool runs = IsWorthAThread();
   bool stalled = false;
   for (;;) {
-    if (!queue_.empty() && (stalled || active_ < options_.concurrency)) {
-      Task task = std::move(queue_.front());
-      queue_.pop_front();
-      ++begun_;
-      ++active_;
-      Outcome outcome = Serve();
-      mutex_.Unlock();
-      Complete(std::move(outcome), AllWait());
-      task(absl::OkStatus());
-      task = nullptr;
-      mutex_.Lock();
-      --active_;
+    if (!queue_.empty() && (stalled || (runs && MayRun()))) {
+      RunTask();
+      // It is awake.
+      runs = true;
       stalled = false;
       continue;
     }
     if (stopping_) break;
-    if (Sleep(self)) {
-      stalled = false;
-    } else if (!queue_.empty()) {
-      stalled = true;
-    } else if (threads_.size() > 1) {
-      break;
-    }
+    const Found found = Sleep(self);
+    if (found == Found::kNothing && threads_.size() > 1) break;
+    stalled = found == Found::kStall;
+    runs = found == Found::kPause || IsWorthAThread();
   }
   BlockingObserver::OfThread() = nullptr;
   for (auto it = threads_.begin(); it != threads_.end(); ++it) {
@@ -272,30 +285,67 @@ void WorkerPool::State::Main(Thread* self) {
   mutex_.Unlock();
 }
 
-bool WorkerPool::State::Sleep(Thread* self) {
-  const bool watches = !queue_.empty();
-  const uint64_t begun_before = begun_;
-  if (watches) ++watching_;
+void WorkerPool::State::RunTask() {
+  Task task = std::move(queue_.front());
+  queue_.pop_front();
+  ++begun_;
+  ++active_;
+  Outcome outcome = Serve();
+  mutex_.Unlock();
+  Complete(std::move(outcome), AllWait());
+  const auto begin = Deadline::Clock::now();
+  task(absl::OkStatus());
+  task = nullptr;
+  const std::chrono::nanoseconds time = Deadline::Clock::now() - begin;
+  mutex_.Lock();
+  --active_;
+  task_time_ += (time - task_time_) / 8;
+}
+
+WorkerPool::State::Found WorkerPool::State::Sleep(Thread* self) {
   self->woken = false;
   idle_.push_back(self);
-  const absl::Duration patience = watches ? options_.stall
-                                  : threads_.size() == 1
-                                      ? absl::InfiniteDuration()
-                                      : options_.idle;
-  const Deadline deadline = Deadline::After(patience);
-  bool late = false;
-  if (!watches && !visited_) Visit(self, deadline);
-  while (!self->woken && !late) {
-    late = self->wake->WaitWithTimeout(&mutex_, deadline.Remaining());
+  Found found = Found::kNothing;
+  if (!queue_.empty() && watching_ == 0) {
+    ++watching_;
+    found = Watch(self);
+    --watching_;
+  } else {
+    const Deadline deadline = Deadline::After(
+        threads_.size() == 1 ? absl::InfiniteDuration() : options_.idle);
+    if (!visited_) Visit(self, deadline);
+    bool late = false;
+    while (!self->woken && !late) {
+      late = self->wake->WaitWithTimeout(&mutex_, deadline.Remaining());
+    }
   }
-  if (watches) --watching_;
   if (self->woken) {
     --waking_;
-    return true;
+    return Found::kTasks;
   }
   idle_.erase(std::find(idle_.begin(), idle_.end(), self));
-  // An idle thread ends; one that watches and saw tasks begin watches on.
-  return watches && (queue_.empty() || begun_ != begun_before);
+  return found;
+}
+
+WorkerPool::State::Found WorkerPool::State::Watch(Thread* self) {
+  uint64_t begun = begun_;
+  Deadline stall = Deadline::After(options_.stall);
+  while (!self->woken) {
+    self->wake->WaitWithTimeout(&mutex_,
+                                std::min(options_.pause, stall.Remaining()));
+    if (self->woken) break;
+    if (begun != begun_) {
+      begun = begun_;
+      stall = Deadline::After(options_.stall);
+    } else if (queue_.empty()) {
+      break;
+    } else if (MayRun()) {
+      return Found::kPause;
+    } else if (stall.HasPassed()) {
+      return Found::kStall;
+    }
+  }
+  return Found::kTasks;
 }
 
 void WorkerPool::State::Visit(Thread* self, Deadline deadline) {

@@ -24,6 +24,12 @@ struct WorkerPoolOptions {
   // If no task begins for this long while one is queued, it gets a thread
   // beyond `concurrency`: others may wait without a ScopedBlocked.
   absl::Duration stall = absl::Milliseconds(10);
+  // Queued tasks get no further thread at once if, by the time that the last
+  // ones took, they keep those at work for less than this: threads that are
+  // woken for little cost the others more, where cores are few. If then no task
+  // begins for a pause, they get one.
+  absl::Duration backlog = absl::Microseconds(200);
+  absl::Duration pause = absl::Microseconds(500);
   // A thread without work ends after this long; one remains.
   absl::Duration idle = absl::Seconds(10);
 };
@@ -31,12 +37,15 @@ struct WorkerPoolOptions {
 // Threads for handlers, which may wait for one another: a task that waits
 // (ScopedBlocked, which Future::Wait uses) yields its place to another thread;
 // tasks in a wait for kWork yield at most `concurrency` places. Threads that
-// worked last work next.
+// worked last work next. Tasks that take less time than it takes to wake a
+// thread for them are left to the threads that are at work.
 //
 // Threads. Safe from any thread.
 // Cost. Submit: a lock, and a wake-up if a thread may run and none wakes yet,
 // which wakes the next; tasks that a function of the shared work submits have
-// one wake-up together, after it. No thread exists before the first task.
+// one wake-up together, after it. Where tasks were short, one thread is woken
+// each `pause` in which some begin, to see that they go on beginning. No thread
+// exists before the first task.
 class WorkerPool {
  public:
   // Called once: with OK on a thread of the pool; otherwise with the reason why

@@ -25,6 +25,7 @@ namespace {
 
 using ::sherd::testing::IsOk;
 using ::sherd::testing::StatusIs;
+using ::testing::Each;
 using ::testing::HasSubstr;
 
 Deadline InTime() { return Deadline::After(absl::Minutes(2)); }
@@ -134,6 +135,88 @@ TEST(WorkerPoolTest, AStallGetsAThreadWithoutAScopedBlocked) {
   }
   waiting.Wait();
   last.Notify();
+  EXPECT_THAT(pool.Stop(InTime()), IsOk());
+}
+
+TEST(WorkerPoolTest, ShortTasksAreLeftToAThreadAtWork) {
+  WorkerPool pool(
+      {.concurrency = 4, .backlog = absl::Hours(1), .pause = absl::Hours(1)});
+  for (int round = 0; round < 20; ++round) {
+    constexpr int kTasks = 5;
+    std::vector<std::thread::id> ran_by(kTasks);
+    absl::BlockingCounter left(kTasks);
+    pool.Submit([&](const absl::Status&) {
+      for (std::thread::id& by : ran_by) {
+        pool.Submit([&](const absl::Status&) {
+          by = std::this_thread::get_id();
+          left.DecrementCount();
+        });
+      }
+      ran_by[0] = std::this_thread::get_id();
+    });
+    left.Wait();
+    EXPECT_THAT(ran_by, Each(ran_by[0]));
+  }
+  // And one that watches.
+  EXPECT_LE(pool.counts().threads, 2);
+  EXPECT_THAT(pool.Stop(InTime()), IsOk());
+}
+
+TEST(WorkerPoolTest, ATaskBehindOneThatTakesLongGetsAThreadAfterAPause) {
+  WorkerPool pool({.concurrency = 2,
+                   .stall = absl::Hours(1),
+                   .backlog = absl::Hours(1),
+                   .pause = absl::Milliseconds(1)});
+  for (int round = 0; round < 20; ++round) {
+    absl::Notification first, second;
+    pool.Submit([&](const absl::Status&) {
+      second.WaitForNotification();
+      first.Notify();
+    });
+    pool.Submit([&](const absl::Status&) { second.Notify(); });
+    first.WaitForNotification();
+  }
+  EXPECT_THAT(pool.Stop(InTime()), IsOk());
+}
+
+TEST(WorkerPoolTest, AThreadAtWorkTakesWhatIsLeftThoughAnotherIsAtWorkToo) {
+  WorkerPool pool({.concurrency = 2,
+                   .stall = absl::Hours(1),
+                   .backlog = absl::Hours(1),
+                   .pause = absl::Hours(1)});
+  absl::Notification second_runs, second_may_end, third, first;
+  pool.Submit([&](const absl::Status&) {
+    {
+      const ScopedBlocked blocked;
+      second_runs.WaitForNotification();
+    }
+    pool.Submit([&](const absl::Status&) { third.Notify(); });
+    second_may_end.Notify();
+    third.WaitForNotification();
+    first.Notify();
+  });
+  pool.Submit([&](const absl::Status&) {
+    second_runs.Notify();
+    second_may_end.WaitForNotification();
+  });
+  first.WaitForNotification();
+  EXPECT_THAT(pool.Stop(InTime()), IsOk());
+}
+
+TEST(WorkerPoolTest, ALongBacklogGetsAThreadAtOnce) {
+  WorkerPool pool({.concurrency = 2,
+                   .stall = absl::Hours(1),
+                   .backlog = absl::Nanoseconds(1),
+                   .pause = absl::Hours(1)});
+  for (int round = 0; round < 20; ++round) {
+    absl::Notification first, second;
+    pool.Submit([&](const absl::Status&) {
+      second.WaitForNotification();
+      first.Notify();
+    });
+    pool.Submit([&](const absl::Status&) { second.Notify(); });
+    first.WaitForNotification();
+  }
   EXPECT_THAT(pool.Stop(InTime()), IsOk());
 }
 
