@@ -3,13 +3,16 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -20,7 +23,9 @@
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint/async/async_save.h"
 #include "sherd/serialization/checkpoint_async.h"
+#include "sherd/serialization/checkpoint_verify.h"
 #include "sherd/serialization/kits/async_save_fixture.h"
+#include "sherd/serialization/kits/sample_tensors.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/local_ranks.h"
 #include "sherd/testing/matchers.h"
@@ -28,6 +33,7 @@
 namespace sherd {
 namespace {
 
+using sherd::testing::CallAt;
 using sherd::testing::FailFileOperation;
 using sherd::testing::IsOk;
 using sherd::testing::RunLocalRanks;
@@ -108,6 +114,49 @@ TEST_F(AsyncErrorsTest, AnUnreportedErrorIsReturnedByTheNextSaveOnce) {
   });
   EXPECT_THAT(CheckpointExists(Path(1)), sherd::testing::IsOkAndHolds(false));
   ExpectHolds(Path(2), 1);
+}
+
+// Whose elements are copied while the one before it fails.
+TEST_F(AsyncErrorsTest, AnErrorOfAnotherRankIsNotThatOfTheNextSave) {
+  const std::string files = absl::StrCat(Path(), "/shard-*");
+  const FailFileOperation fault(
+      "write", files, absl::ResourceExhaustedError("the disk is full"),
+      {.rank = 1});
+  // The last write of a shard whose room the next save then takes. After it a
+  // vote is due, by which rank 0 learns of the error while it copies: so much
+  // that the vote ends meanwhile.
+  absl::BlockingCounter started(2);
+  const CallAt written("file/write",
+                       [&] {
+                         started.Wait();
+                         absl::SleepFor(absl::Milliseconds(1100));
+                       },
+                       {.nth = 153, .rank = 0, .subject = files});
+  const auto make = [](int64_t rows) {
+    auto tensor = ShardedTensor::Zeros(*SampleSpec(0, {rows, 1000}, 2),
+                                       {rows, 1000}, {.dtype = kFloat64});
+    EXPECT_THAT(tensor, IsOk());
+    FillSample(*tensor, 1);
+    return *tensor;
+  };
+  RunLocalRanks(2, [&](ProcessGroup&) {
+    const Tensors two = {{"a", make(10000)}, {"b", make(50)}};
+    const Tensors one = {{"c", make(9500)}};
+    // On each rank 40 MB, in 153 writes, and 0.2 MB; and 38 MB.
+    const AsyncSaveOptions options = {.staging_budget = 42'000'000};
+    auto failing = SaveCheckpointAsync(Path(), two, nullptr, options);
+    ASSERT_THAT(failing, IsOk());
+    auto next = SaveCheckpointAsync(Path(1), one, nullptr, options);
+    ASSERT_THAT(next, IsOk());
+    started.DecrementCount();
+    EXPECT_THAT(failing->Durable(),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         HasSubstr("the disk is full")));
+    EXPECT_THAT(next->Copied(), IsOk());
+    EXPECT_THAT(next->Durable(), IsOk());
+    EXPECT_THAT(FlushSaves(), IsOk());
+  });
+  EXPECT_THAT(VerifyCheckpoint(Path(1)), IsOk());
 }
 
 // Of a program that looks at no result, whose ranks learn of the error at
