@@ -27,7 +27,8 @@ namespace sherd::internal {
 namespace {
 
 // Of a task, until some have been measured.
-constexpr std::chrono::nanoseconds kUnknown = std::chrono::milliseconds(1);
+constexpr std::chrono::nanoseconds kUnknownTaskTime =
+    std::chrono::milliseconds(1);
 
 }  // namespace
 
@@ -152,7 +153,8 @@ class WorkerPool::State : public std::enable_shared_from_this<State> {
   int watching_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;
   // What a task takes: a mean in which the last ones count most.
-  std::chrono::nanoseconds task_time_ ABSL_GUARDED_BY(mutex_) = kUnknown;
+  std::chrono::nanoseconds task_time_ ABSL_GUARDED_BY(mutex_) =
+      kUnknownTaskTime;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
