@@ -22,6 +22,7 @@
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/kits/failing_reads.h"
 #include "sherd/serialization/kits/sample_tensors.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/local_ranks.h"
@@ -39,7 +40,6 @@ using sherd::testing::LeaveOutSyncs;
 using sherd::testing::RunLocalRanks;
 using sherd::testing::StatusIs;
 using ::testing::AllOf;
-using ::testing::Each;
 using ::testing::HasSubstr;
 
 constexpr int kRanks = 2;
@@ -196,6 +196,8 @@ TEST_F(LoadEarlyTest, AnErrorOfOneRankEndsTheReadsOfTheOthers) {
           while (calls() == before && !deadline.HasPassed()) {
             absl::SleepFor(absl::Milliseconds(1));
           }
+          // The thread that counted the vote has yet to say that it ended.
+          absl::SleepFor(absl::Milliseconds(10));
         };
         votes.emplace(
             "file/read", vote,
@@ -222,7 +224,8 @@ TEST_F(LoadEarlyTest, AnErrorOfOneRankEndsTheReadsOfTheOthers) {
                                    HasSubstr("bad sector")));
       ASSERT_THAT(group.Barrier(), IsOk());
     });
-    EXPECT_LE(reads.count(), 3) << "new: " << are_new;
+    // Of 14.
+    EXPECT_LE(reads.count(), 5) << "new: " << are_new;
   }
 }
 
@@ -235,25 +238,14 @@ TEST_F(LoadEarlyTest, AnErrorOfAnyReadIsThatOfAllRanks) {
       [&] { return LoadInto(Replicas(), kInPieces); },
       [&] { return LoadInto(Chunks(1), kExchanged); }};
   for (const auto& load : loads) {
-    int64_t n = 1;
-    for (bool happened = true; happened; ++n) {
-      const FailFileOperation fault("read", kDataFiles,
-                                    absl::InternalError("bad sector"),
-                                    {.nth = n, .optional = true});
-      std::vector<absl::Status> statuses(kRanks);
-      RunLocalRanks(kRanks, [&](ProcessGroup& group) {
-        statuses[static_cast<size_t>(group.rank())] = load();
-      });
-      happened = fault.happened();
-      if (happened) {
-        EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kInternal,
-                                            HasSubstr("bad sector"))))
-            << "read " << n;
-      } else {
-        EXPECT_THAT(statuses, Each(IsOk()));
-      }
-    }
-    EXPECT_GT(n, 2);
+    EXPECT_GT(ExpectErrorOfEachReadOnAllRanks([&] {
+                std::vector<absl::Status> statuses(kRanks);
+                RunLocalRanks(kRanks, [&](ProcessGroup& group) {
+                  statuses[static_cast<size_t>(group.rank())] = load();
+                });
+                return statuses;
+              }),
+              1);
   }
 }
 

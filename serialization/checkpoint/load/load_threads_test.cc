@@ -31,6 +31,7 @@
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint/load/read_units.h"
 #include "sherd/serialization/checkpoint_reader.h"
+#include "sherd/serialization/kits/failing_reads.h"
 #include "sherd/serialization/kits/sample_tensors.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/local_ranks.h"
@@ -43,7 +44,6 @@ namespace {
 using sherd::testing::CallAt;
 using sherd::testing::CountPassages;
 using sherd::testing::FailAt;
-using sherd::testing::FailFileOperation;
 using sherd::testing::IsOk;
 using sherd::testing::LeaveOutSyncs;
 using sherd::testing::RunLocalRanks;
@@ -256,22 +256,9 @@ TEST_F(LoadThreadsTest, AnErrorOfAnyReadEndsTheLoadOnAllRanks) {
   Save(2);
   for (const int dim : {0, 1}) {
     // How many reads there are depends on which thread takes which pieces.
-    int64_t n = 1;
-    for (bool happened = true; happened; ++n) {
-      const FailFileOperation fault("read", "*.safetensors",
-                                    absl::InternalError("bad sector"),
-                                    {.nth = n, .optional = true});
-      const absl::Status status = Load(2, dim, 3);
-      happened = fault.happened();
-      if (happened) {
-        EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal,
-                                     HasSubstr("bad sector")))
-            << "read " << n;
-      } else {
-        EXPECT_THAT(status, IsOk());
-      }
-    }
-    EXPECT_GT(n, 8);
+    EXPECT_GT(ExpectErrorOfEachReadOnAllRanks(
+                  [&] { return std::vector<absl::Status>{Load(2, dim, 3)}; }),
+              7);
   }
 }
 
@@ -355,22 +342,7 @@ TEST_F(LoadRoundsTest, TheNextOneIsReadWhileDataMoves) {
 }
 
 TEST_F(LoadRoundsTest, AnErrorOfAnyReadEndsTheLoadOnAllRanks) {
-  int64_t n = 1;
-  for (bool happened = true; happened; ++n) {
-    const FailFileOperation fault("read", "*.safetensors",
-                                  absl::InternalError("bad sector"),
-                                  {.nth = n, .optional = true});
-    const std::vector<absl::Status> statuses = Load(2);
-    happened = fault.happened();
-    if (happened) {
-      EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kInternal,
-                                          HasSubstr("bad sector"))))
-          << "read " << n;
-    } else {
-      EXPECT_THAT(statuses, Each(IsOk()));
-    }
-  }
-  EXPECT_GT(n, 10);
+  EXPECT_GT(ExpectErrorOfEachReadOnAllRanks([&] { return Load(2); }), 9);
 }
 
 // What is read then is for nothing, and ends before the memory goes.
