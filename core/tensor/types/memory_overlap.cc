@@ -9,16 +9,6 @@
 namespace sherd::internal {
 namespace {
 
-// The bytes from the first to the last element; none if both are equal.
-struct ByteRange {
-  uintptr_t begin = 0;
-  uintptr_t end = 0;
-
-  bool Meets(const ByteRange& other) const {
-    return begin < other.end && other.begin < end;
-  }
-};
-
 ByteRange RangeOf(const MemoryAccess& box) {
   if (box.data == nullptr || box.element_size == 0) return {};
   const auto data = reinterpret_cast<uintptr_t>(box.data);
@@ -136,15 +126,28 @@ bool MeetingBoxesMayShare(const MemoryAccess& a, const MemoryAccess& b,
   return sum.MayReach(static_cast<int64_t>(b_range.end - 1 - a_range.begin));
 }
 
-struct Entry {
-  ByteRange range;
-  size_t index = 0;
-};
-using Entries = absl::InlinedVector<Entry, 16>;
+}  // namespace
+
+bool IsSameMemory(const MemoryAccess& a, const MemoryAccess& b) {
+  if (a.data != b.data || a.element_size != b.element_size ||
+      a.sizes != b.sizes) {
+    return false;
+  }
+  for (size_t d = 0; d < a.sizes.size(); ++d) {
+    if (a.sizes[d] > 1 && a.strides[d] != b.strides[d]) return false;
+  }
+  return true;
+}
+
+bool MayShareMemory(const MemoryAccess& a, const MemoryAccess& b) {
+  const ByteRange a_range = RangeOf(a);
+  const ByteRange b_range = RangeOf(b);
+  return a_range.Meets(b_range) && MeetingBoxesMayShare(a, b, a_range, b_range);
+}
 
 // The accesses of one kind so far, in the order of their begins, without those
 // that ended before what is looked for.
-class Sweep {
+class ConflictFinder::Sweep {
  public:
   explicit Sweep(absl::Span<const MemoryAccess> accesses)
       : accesses_(accesses) {}
@@ -177,58 +180,56 @@ class Sweep {
 
  private:
   absl::Span<const MemoryAccess> accesses_;
-  Entries entries_;
+  absl::InlinedVector<Entry, 16> entries_;
   uintptr_t end_ = 0;
 };
 
-}  // namespace
-
-bool IsSameMemory(const MemoryAccess& a, const MemoryAccess& b) {
-  if (a.data != b.data || a.element_size != b.element_size ||
-      a.sizes != b.sizes) {
-    return false;
-  }
-  for (size_t d = 0; d < a.sizes.size(); ++d) {
-    if (a.sizes[d] > 1 && a.strides[d] != b.strides[d]) return false;
-  }
-  return true;
+void ConflictFinder::reserve(size_t accesses) {
+  accesses_.reserve(accesses);
+  entries_.reserve(accesses);
 }
 
-bool MayShareMemory(const MemoryAccess& a, const MemoryAccess& b) {
-  const ByteRange a_range = RangeOf(a);
-  const ByteRange b_range = RangeOf(b);
-  return a_range.Meets(b_range) && MeetingBoxesMayShare(a, b, a_range, b_range);
+void ConflictFinder::Add(const MemoryAccess& access) {
+  const size_t index = accesses_.size();
+  accesses_.push_back(access);
+  const ByteRange range = RangeOf(access);
+  if (range.begin == range.end) return;
+  if (!alone_ && access.access == Access::kWrite && !access.sizes.empty() &&
+      !IsNonOverlapping(access.sizes, access.strides)) {
+    alone_ = index;
+  }
+  is_sorted_ = is_sorted_ &&
+               (entries_.empty() || entries_.back().range.begin <= range.begin);
+  entries_.push_back({range, index, access.access});
 }
 
-std::optional<std::pair<size_t, size_t>> FindConflict(
-    absl::Span<const MemoryAccess> accesses) {
-  Entries entries;
-  for (size_t i = 0; i < accesses.size(); ++i) {
-    const MemoryAccess& access = accesses[i];
-    const ByteRange range = RangeOf(access);
-    if (range.begin == range.end) continue;
-    if (access.access == Access::kWrite && !access.sizes.empty() &&
-        !IsNonOverlapping(access.sizes, access.strides)) {
-      return std::pair(i, i);
-    }
-    entries.push_back({range, i});
+std::optional<std::pair<size_t, size_t>> ConflictFinder::Find() {
+  if (alone_) return std::pair(*alone_, *alone_);
+  if (!is_sorted_) {
+    std::sort(entries_.begin(), entries_.end(),
+              [](const Entry& a, const Entry& b) {
+                return a.range.begin < b.range.begin;
+              });
+    is_sorted_ = true;
   }
-  const auto by_begin = [](const Entry& a, const Entry& b) {
-    return a.range.begin < b.range.begin;
-  };
-  if (!std::is_sorted(entries.begin(), entries.end(), by_begin)) {
-    std::sort(entries.begin(), entries.end(), by_begin);
-  }
-  Sweep reads(accesses);
-  Sweep writes(accesses);
-  for (const Entry& entry : entries) {
-    const bool is_write = accesses[entry.index].access == Access::kWrite;
+  Sweep reads(accesses_);
+  Sweep writes(accesses_);
+  for (const Entry& entry : entries_) {
+    const bool is_write = entry.access == Access::kWrite;
     const Entry* other = writes.FindSharing(entry);
     if (other == nullptr && is_write) other = reads.FindSharing(entry);
     if (other != nullptr) return std::minmax(other->index, entry.index);
     (is_write ? writes : reads).Add(entry);
   }
   return std::nullopt;
+}
+
+std::optional<std::pair<size_t, size_t>> FindConflict(
+    absl::Span<const MemoryAccess> accesses) {
+  ConflictFinder finder;
+  finder.reserve(accesses.size());
+  for (const MemoryAccess& access : accesses) finder.Add(access);
+  return finder.Find();
 }
 
 }  // namespace sherd::internal

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 
 // Decides whether the operands and results of an operation share memory, for
@@ -25,6 +26,16 @@ struct MemoryAccess {
   absl::Span<const int64_t> sizes = {};
   // In elements; any.
   absl::Span<const int64_t> strides = {};
+};
+
+// The bytes from the first to the last element; none if both are equal.
+struct ByteRange {
+  uintptr_t begin = 0;
+  uintptr_t end = 0;
+
+  bool Meets(const ByteRange& other) const {
+    return begin < other.end && other.begin < end;
+  }
 };
 
 inline MemoryAccess AccessToBytes(const void* data, size_t bytes,
@@ -64,6 +75,33 @@ bool MayShareMemory(const MemoryAccess& a, const MemoryAccess& b);
 // 16 accesses.
 std::optional<std::pair<size_t, size_t>> FindConflict(
     absl::Span<const MemoryAccess> accesses);
+
+// The same for accesses that come one by one: those whose ranges meet no others
+// are looked at when they are added, and not again, when they may not be in the
+// cache any more.
+class ConflictFinder {
+ public:
+  void reserve(size_t accesses);
+  // The indices of accesses are those of calls.
+  void Add(const MemoryAccess& access);
+  // Of all that were added.
+  std::optional<std::pair<size_t, size_t>> Find();
+
+ private:
+  struct Entry {
+    ByteRange range;
+    size_t index = 0;
+    Access access = Access::kRead;
+  };
+  class Sweep;
+
+  absl::InlinedVector<MemoryAccess, 16> accesses_;
+  // Of those with bytes.
+  absl::InlinedVector<Entry, 16> entries_;
+  // The first that conflicts with itself.
+  std::optional<size_t> alone_;
+  bool is_sorted_ = true;
+};
 
 }  // namespace sherd::internal
 
