@@ -43,7 +43,7 @@ inline absl::Status ConvertToVersion1(const std::string& path) {
   }
   for (ManifestTensor& tensor : manifest.tensors) {
     tensor.fingerprint = std::nullopt;
-    std::vector<SavedRun> runs;
+    SavedRuns runs;
     for (int64_t i = 0; i < tensor.num_shards(); ++i) {
       SavedShardPlace place = tensor.PlaceOf(i, manifest.chunk_bytes);
       // Version 1 has them in the order of the shards.

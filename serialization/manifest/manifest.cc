@@ -89,8 +89,7 @@ SavedShardPlace ManifestTensor::PlaceOf(int64_t shard,
   return place;
 }
 
-void AppendPlace(SavedShardPlace place, int64_t chunk_bytes,
-                 std::vector<SavedRun>& runs) {
+void AppendPlace(SavedShardPlace place, int64_t chunk_bytes, SavedRuns& runs) {
   if (!runs.empty() && Continue(place, chunk_bytes, runs.back())) return;
   const int64_t first =
       runs.empty() ? 0 : runs.back().first + runs.back().shards;

@@ -101,6 +101,9 @@ struct SavedRun {
   friend bool operator==(const SavedRun&, const SavedRun&) = default;
 };
 
+// Most tensors are one run.
+using SavedRuns = absl::InlinedVector<SavedRun, 1>;
+
 // How the tensor was cut when it was saved; for display only.
 enum class SavedLayoutKind : int32_t { kEnumerable = 0, kChunk = 1 };
 
@@ -116,7 +119,7 @@ struct ManifestTensor {
   std::optional<uint32_t> fingerprint;
   SavedLayout layout;
   // Together as many shards as the layout has boxes, in that order.
-  std::vector<SavedRun> runs;
+  SavedRuns runs;
 
   const Dims& sizes() const { return layout.sizes(); }
   int64_t num_shards() const { return layout.size(); }
@@ -135,8 +138,7 @@ struct ManifestTensor {
 
 // Appends the place of the next shard, which has `place.extents` of its bytes,
 // to the runs of a tensor: continues the last run if it can.
-void AppendPlace(SavedShardPlace place, int64_t chunk_bytes,
-                 std::vector<SavedRun>& runs);
+void AppendPlace(SavedShardPlace place, int64_t chunk_bytes, SavedRuns& runs);
 
 // What describes a checkpoint as a whole.
 struct ManifestSummary {

@@ -54,7 +54,7 @@ absl::StatusOr<std::string> EncodeManifest(
     const Manifest& manifest, int64_t max_memory = kMaxManifestMemory);
 
 // The runs of tensor number `tensor` of a manifest.
-using RunsOfTensorFn = absl::FunctionRef<std::vector<SavedRun>(size_t tensor)>;
+using RunsOfTensorFn = absl::FunctionRef<SavedRuns(size_t tensor)>;
 
 // The same, in version 2, of a manifest whose tensors have the runs that
 // `runs_of` returns, called for each in order, instead of their own: so that

@@ -71,7 +71,7 @@ TEST(ManifestCodecTest, RunsMayComeOneTensorAtATime) {
   size_t asked = 0;
   const auto none = [&asked](size_t) {
     ++asked;
-    return std::vector<SavedRun>();
+    return SavedRuns();
   };
   EXPECT_THAT(EncodeManifest(without, none),
               StatusIs(absl::StatusCode::kInvalidArgument));
@@ -153,7 +153,7 @@ TEST(ManifestCodecTest, ARunIsCheckedWithoutAPassOverTheCuts) {
   NumberReader reader(numbers, "run");
   MemoryBudget memory(kMaxManifestMemory);
   SHERD_ASSERT_OK_AND_ASSIGN(
-      const std::vector<SavedRun> runs,
+      const SavedRuns runs,
       TakeRuns(tensor, kChunkBytes, 2, 1, reader, memory));
   EXPECT_TRUE(runs == tensor.runs);
 }

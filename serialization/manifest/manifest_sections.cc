@@ -232,10 +232,10 @@ absl::Status ReadFiles(absl::string_view bytes, const SectionPlace& place,
   return absl::OkStatus();
 }
 
-absl::Status ReadTensor(const proto::Tensors& message, int i,
-                        NumberReader& sizes, ManifestTensor& tensor,
-                        Dims& dims) {
-  tensor.name = message.name(i);
+// Takes the name out of the message.
+absl::Status ReadTensor(proto::Tensors& message, int i, NumberReader& sizes,
+                        ManifestTensor& tensor, Dims& dims) {
+  tensor.name = std::move(*message.mutable_name(i));
   if (!IsValid(static_cast<int32_t>(message.dtype(i)))) {
     return absl::DataLossError(
         absl::StrCat("tensor ", Quoted(tensor.name.substr(0, 200)),
@@ -289,12 +289,13 @@ absl::Status ReadTensors(absl::string_view bytes, const SectionPlace& place,
   Dims dims;
   tensors.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
-    ManifestTensor tensor;
+    ManifestTensor& tensor = tensors.emplace_back();
     SHERD_RETURN_IF_ERROR(ReadTensor(message, i, sizes, tensor, dims));
-    const bool in_order = i == 0 ? tensor.name >= place.first_name &&
-                                       (place.first_name.empty() ||
-                                        tensor.name == place.first_name)
-                                 : tensor.name > tensors.back().name;
+    const bool in_order =
+        i == 0
+            ? tensor.name >= place.first_name &&
+                  (place.first_name.empty() || tensor.name == place.first_name)
+            : tensor.name > tensors[static_cast<size_t>(i) - 1].name;
     if (!in_order || (place.end_name && tensor.name >= *place.end_name)) {
       return absl::DataLossError(absl::StrCat(
           "tensor ", Quoted(tensor.name.substr(0, 200)),
@@ -311,7 +312,6 @@ absl::Status ReadTensors(absl::string_view bytes, const SectionPlace& place,
                                 root.placements, root.files, runs, memory);
     if (!tensor_runs.ok()) return annotate(tensor_runs.status());
     tensor.runs = *std::move(tensor_runs);
-    tensors.push_back(std::move(tensor));
   }
   SHERD_RETURN_IF_ERROR(sizes.ExpectEmpty());
   SHERD_RETURN_IF_ERROR(layouts.ExpectEmpty());

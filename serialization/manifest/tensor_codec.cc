@@ -220,10 +220,11 @@ void AppendRuns(const ManifestTensor& tensor, int64_t chunk_bytes,
   }
 }
 
-absl::StatusOr<std::vector<SavedRun>> TakeRuns(
-    const ManifestTensor& tensor, int64_t chunk_bytes, int64_t placements,
-    int64_t files, NumberReader& numbers, MemoryBudget& memory) {
-  std::vector<SavedRun> runs;
+absl::StatusOr<SavedRuns> TakeRuns(const ManifestTensor& tensor,
+                                   int64_t chunk_bytes, int64_t placements,
+                                   int64_t files, NumberReader& numbers,
+                                   MemoryBudget& memory) {
+  SavedRuns runs;
   // A tensor that is checked has them already.
   runs.reserve(tensor.runs.size());
   // It looks at every cut: not for each run.

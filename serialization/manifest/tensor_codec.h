@@ -20,9 +20,10 @@ void AppendRuns(const ManifestTensor& tensor, int64_t chunk_bytes,
 // The runs of a tensor that is complete but for them. Placements and files are
 // in the lists of so many, and no offset is 2^62 or more. Takes kPerListedShard
 // of memory for each shard, though the runs need none of it.
-absl::StatusOr<std::vector<SavedRun>> TakeRuns(
-    const ManifestTensor& tensor, int64_t chunk_bytes, int64_t placements,
-    int64_t files, NumberReader& numbers, MemoryBudget& memory);
+absl::StatusOr<SavedRuns> TakeRuns(const ManifestTensor& tensor,
+                                   int64_t chunk_bytes, int64_t placements,
+                                   int64_t files, NumberReader& numbers,
+                                   MemoryBudget& memory);
 
 // Takes from `memory` what decoding the layout and the runs of a tensor takes.
 absl::Status TakeTensorMemory(const ManifestTensor& tensor,

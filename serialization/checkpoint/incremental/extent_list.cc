@@ -116,7 +116,7 @@ void AddFiles(absl::Span<const int> rank_of_file,
 void MoveShards(const std::vector<std::pair<int64_t, SavedExtents>>& moved,
                 int64_t chunk_bytes, ManifestTensor& tensor) {
   if (moved.empty()) return;
-  std::vector<SavedRun> runs;
+  SavedRuns runs;
   auto next = moved.begin();
   for (int64_t shard = 0; shard < tensor.num_shards(); ++shard) {
     SavedShardPlace place = tensor.PlaceOf(shard, chunk_bytes);

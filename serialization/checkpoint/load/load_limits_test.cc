@@ -99,7 +99,7 @@ TEST_F(LoadLimitsTest, AShardOutsideItsFileIsFoundBeforeDataMoves) {
   Write();
   // The last shard, so that data of the other could be read first.
   ChangeManifest([](Manifest& manifest) {
-    std::vector<SavedRun> runs;
+    SavedRuns runs;
     for (int64_t i = 0; i < 2; ++i) {
       SavedShardPlace place =
           manifest.tensors[0].PlaceOf(i, manifest.chunk_bytes);

@@ -173,7 +173,7 @@ bool Continue(const SavedRun& next, SavedRun& run) {
   return true;
 }
 
-void Append(SavedRun run, std::vector<SavedRun>& runs) {
+void Append(SavedRun run, SavedRuns& runs) {
   if (run.shards == 1) run.placement_step = 0;
   if (runs.empty() || runs.back().first + runs.back().shards != run.first ||
       !Continue(run, runs.back())) {
@@ -212,8 +212,8 @@ class RunPlan {
     return EndBefore(classes_.ClassOf(rank), groups_.size());
   }
 
-  std::vector<SavedRun> RunsOf(size_t tensor) const {
-    std::vector<SavedRun> found;
+  SavedRuns RunsOf(size_t tensor) const {
+    SavedRuns found;
     for (const int32_t group : groups_of_tensor_[tensor]) {
       AppendGroup(static_cast<size_t>(group), found);
     }
@@ -222,7 +222,7 @@ class RunPlan {
     std::sort(
         found.begin(), found.end(),
         [](const SavedRun& a, const SavedRun& b) { return a.first < b.first; });
-    std::vector<SavedRun> runs;
+    SavedRuns runs;
     runs.reserve(found.size());
     for (SavedRun& run : found) Append(std::move(run), runs);
     return runs;
@@ -334,7 +334,7 @@ class RunPlan {
     return common + leads.ahead[behind - leads.groups.begin() - 1];
   }
 
-  void AppendGroup(size_t group, std::vector<SavedRun>& runs) const {
+  void AppendGroup(size_t group, SavedRuns& runs) const {
     const absl::Span<const Part> parts = PartsOfGroup(groups_[group]);
     if (parts[0].bytes == 0) {
       for (const Part& part : parts) AppendEmpty(part, runs);
@@ -345,7 +345,7 @@ class RunPlan {
     }
   }
 
-  static void AppendEmpty(const Part& part, std::vector<SavedRun>& runs) {
+  static void AppendEmpty(const Part& part, SavedRuns& runs) {
     Append({.first = part.first,
             .shards = part.shards,
             .placement = part.placement,
@@ -355,8 +355,7 @@ class RunPlan {
 
   // Each rank has one shard at most: those of ranks whose files are equally
   // long are one run.
-  void AppendStretches(const Part& part, size_t group,
-                       std::vector<SavedRun>& runs) const {
+  void AppendStretches(const Part& part, size_t group, SavedRuns& runs) const {
     FileEnd next = EndBefore(classes_.ClassOf(part.rank), group);
     for (int rank = part.rank; rank < part.end_rank();) {
       const FileEnd begin = next;
@@ -373,7 +372,7 @@ class RunPlan {
 
   // A rank may have several of the shards.
   void AppendEach(absl::Span<const Part> parts, size_t group,
-                  std::vector<SavedRun>& runs) const {
+                  SavedRuns& runs) const {
     // By rank, where its next shard begins.
     absl::flat_hash_map<int, FileEnd> ends;
     for (const Part& part : parts) {
@@ -419,7 +418,7 @@ class RunPlan {
   std::vector<std::vector<int32_t>> groups_of_tensor_;
 };
 
-std::vector<SavedRun> ManifestPlan::RunsOf(size_t tensor) const {
+SavedRuns ManifestPlan::RunsOf(size_t tensor) const {
   return runs->RunsOf(tensor);
 }
 

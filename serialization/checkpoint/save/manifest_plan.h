@@ -27,7 +27,7 @@ struct ManifestPlan {
   //
   // Cost. O(its parts * (classes * log(changes of a class) + log parts)); see
   // PlanManifest.
-  std::vector<SavedRun> RunsOf(size_t tensor) const;
+  SavedRuns RunsOf(size_t tensor) const;
 
   // The manifest with all runs, which may take a hundred times the memory.
   Manifest WithRuns() const;
