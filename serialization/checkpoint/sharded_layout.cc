@@ -78,7 +78,7 @@ DisplayLayout DisplayLayoutOf(const ShardedTensor& tensor) {
                                                 : chunk->dim())};
 }
 
-absl::Status CheckTensorName(const std::string& name) {
+absl::Status CheckTensorName(absl::string_view name) {
   if (!IsValidUtf8(name)) {
     return absl::InvalidArgumentError("a tensor name is not valid UTF-8");
   }
@@ -90,7 +90,7 @@ absl::Status CheckTensorName(const std::string& name) {
   return absl::OkStatus();
 }
 
-absl::Status CheckTensor(const std::string& name, const ShardedTensor& tensor,
+absl::Status CheckTensor(absl::string_view name, const ShardedTensor& tensor,
                          const ProcessGroup& group) {
   SHERD_RETURN_IF_ERROR(CheckTensorName(name));
   const auto where = [&] { return absl::StrCat("tensor ", Quoted(name)); };
@@ -116,13 +116,13 @@ absl::Status CheckTensor(const std::string& name, const ShardedTensor& tensor,
   return status.ok() ? status : Annotate(std::move(status), where());
 }
 
-absl::StatusOr<TensorToSave> DescribeTensor(const std::string& name,
+absl::StatusOr<TensorToSave> DescribeTensor(absl::string_view name,
                                             const ShardedTensor& tensor,
                                             const ProcessGroup& group) {
   SHERD_RETURN_IF_ERROR(CheckTensor(name, tensor, group));
   const DisplayLayout display = DisplayLayoutOf(tensor);
   TensorToSave layout;
-  layout.name = name;
+  layout.name = std::string(name);
   layout.dtype = tensor.dtype();
   layout.sizes.assign(tensor.size().begin(), tensor.size().end());
   layout.requires_grad = tensor.requires_grad();

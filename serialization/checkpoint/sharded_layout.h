@@ -59,11 +59,11 @@ DisplayLayout DisplayLayoutOf(const ShardedTensor& tensor);
 
 // Whether a checkpoint may have a tensor of that name.
 //   kInvalidArgument  It is empty, too long or not UTF-8.
-absl::Status CheckTensorName(const std::string& name);
+absl::Status CheckTensorName(absl::string_view name);
 
 // Checks that `tensor` is one that a save or load of `group` may have, with the
 // errors of DescribeTensor. Cost. O(local shards).
-absl::Status CheckTensor(const std::string& name, const ShardedTensor& tensor,
+absl::Status CheckTensor(absl::string_view name, const ShardedTensor& tensor,
                          const ProcessGroup& group);
 
 // The layout of `tensor` on all ranks, replicas too.
@@ -73,7 +73,7 @@ absl::Status CheckTensor(const std::string& name, const ShardedTensor& tensor,
 //                        belongs to another group, or to none.
 //   kFailedPrecondition  It is not defined, a local shard has no data, or this
 //                        process is not a member of the group.
-absl::StatusOr<TensorToSave> DescribeTensor(const std::string& name,
+absl::StatusOr<TensorToSave> DescribeTensor(absl::string_view name,
                                             const ShardedTensor& tensor,
                                             const ProcessGroup& group);
 

@@ -393,11 +393,11 @@ absl::StatusOr<TensorPtr> ManifestReader::Find(absl::string_view name) const {
 }
 
 absl::StatusOr<std::vector<TensorPtr>> ManifestReader::FindAll(
-    absl::Span<const std::string> sorted_names) const {
+    absl::Span<const absl::string_view> sorted_names) const {
   absl::MutexLock lock(&state_->mutex);
   std::vector<TensorPtr> found;
   found.reserve(sorted_names.size());
-  for (const std::string& name : sorted_names) {
+  for (const absl::string_view name : sorted_names) {
     absl::StatusOr<TensorPtr> tensor = state_->Find(name);
     if (!tensor.ok()) return WithPath(tensor.status(), state_->path);
     found.push_back(*std::move(tensor));

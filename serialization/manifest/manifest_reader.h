@@ -62,7 +62,7 @@ class ManifestReader {
 
   // The same for many names in ascending order. Each section is read once.
   absl::StatusOr<std::vector<std::shared_ptr<const ManifestTensor>>> FindAll(
-      absl::Span<const std::string> sorted_names) const;
+      absl::Span<const absl::string_view> sorted_names) const;
 
   // The file of that number. Valid as long as the reader or a copy of it.
   //   kDataLoss  There is no file of that number.

@@ -161,7 +161,7 @@ TEST_F(ManifestReaderTest, ManyNamesReadEachSectionOnce) {
   Write(manifest);
   SHERD_ASSERT_OK_AND_ASSIGN(const ManifestReader reader,
                              ManifestReader::Open(FileSystem::Posix(), path_));
-  std::vector<std::string> names;
+  std::vector<absl::string_view> names;
   for (const ManifestTensor& tensor : manifest.tensors) {
     names.push_back(tensor.name);
   }

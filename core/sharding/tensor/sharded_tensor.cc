@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/error_info.h"
@@ -17,6 +19,57 @@
 namespace sherd {
 
 namespace internal {
+namespace {
+
+// Asks for the cache lines of `count` objects, and does not wait; null is any
+// address.
+template <typename T>
+void PrefetchObjects(const T* objects, size_t count) {
+  constexpr uintptr_t kCacheLine = 64;
+  const auto begin = reinterpret_cast<uintptr_t>(objects);
+  const uintptr_t end = begin + count * sizeof(T);
+  for (uintptr_t line = begin & ~(kCacheLine - 1); line < end;
+       line += kCacheLine) {
+    __builtin_prefetch(reinterpret_cast<const void*>(line));
+  }
+}
+
+}  // namespace
+
+void ShardedTensorAccess::Prefetch(
+    absl::Span<const ShardedTensor* const> tensors) {
+  // Each loop reads what the one before has asked for.
+  for (const ShardedTensor* tensor : tensors) PrefetchObjects(tensor, 1);
+  const auto for_each = [&](auto visit) {
+    for (const ShardedTensor* tensor : tensors) {
+      if (tensor == nullptr || StateOf(*tensor) == nullptr ||
+          ShardsOf(*tensor) == nullptr) {
+        continue;
+      }
+      visit(*StateOf(*tensor), *ShardsOf(*tensor));
+    }
+  };
+  for_each(
+      [](const ShardedTensorState& state, const std::vector<Shard>& shards) {
+        PrefetchObjects(&state, 1);
+        PrefetchObjects(&shards, 1);
+      });
+  for_each([](const ShardedTensorState& state,
+              const std::vector<Shard>& shards) {
+    // Of more than a few the processor sees where they go on.
+    constexpr size_t kFew = 2;
+    for (const Shard& shard : absl::MakeConstSpan(shards).subspan(0, kFew)) {
+      PrefetchObjects(&shard.tensor, 1);
+    }
+    PrefetchObjects(state.local_indices.data(),
+                    std::min(state.local_indices.size(), kFew));
+    if (state.boxes != nullptr) PrefetchObjects(state.boxes.get(), 1);
+  });
+  for_each([](const ShardedTensorState& state, const std::vector<Shard>&) {
+    if (state.boxes == nullptr || state.local_indices.empty()) return;
+    PrefetchObjects(&(*state.boxes)[state.local_indices[0]], 1);
+  });
+}
 
 absl::StatusOr<ShardedTensor> ShardedTensorAccess::Allocate(
     ShardedTensorStatePtr state, Allocator* allocator) {

@@ -35,6 +35,11 @@ class ShardedTensorAccess {
     return tensor.local_shards_;
   }
 
+  // Brings what is looked at of each into the cache: all of them at the same
+  // time, where a loop that uses one after another would wait for each of its
+  // pointers. Null ones, and tensors that were not created, are passed over.
+  static void Prefetch(absl::Span<const ShardedTensor* const> tensors);
+
   // FillRandomly of sharded_tensor_fill.h.
   static absl::Status FillRandomly(ShardedTensor& tensor,
                                    const RandomOptions& options,

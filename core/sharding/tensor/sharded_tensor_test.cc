@@ -15,6 +15,7 @@
 #include "sherd/core/comm/init.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/sharding_spec.h"
+#include "sherd/core/sharding/tensor/sharded_tensor_access.h"
 #include "sherd/core/tensor/random.h"
 #include "sherd/core/tensor/storage.h"
 #include "sherd/core/tensor/tensor.h"
@@ -386,6 +387,21 @@ TEST(ShardedTensorTest, AllocatesNothingForShardsWithoutElements) {
     EXPECT_THAT(tensor.local_shards(), SizeIs(1));
     EXPECT_EQ(tensor.local_shards()[0].tensor.sizes()[1],
               group.rank() < 2 ? 2 : (group.rank() == 2 ? 1 : 0));
+  });
+}
+
+TEST(ShardedTensorTest, PrefetchTakesAnyTensors) {
+  RunLocalRanks(2, [](ProcessGroup&) {
+    const ShardedTensor undefined;
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor empty,
+                               ShardedTensor::Ones(Chunks(0, 2), {0, 3}));
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor on_one,
+                               ShardedTensor::Ones(Chunks(0, 2), {1, 3}));
+    SHERD_ASSERT_OK_AND_ASSIGN(const ShardedTensor on_all,
+                               ShardedTensor::Ones(Chunks(0, 2), {4, 3}));
+    internal::ShardedTensorAccess::Prefetch(
+        {nullptr, &undefined, &empty, &on_one, &on_all});
+    EXPECT_THAT(on_all.local_shards(), SizeIs(1));
   });
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
@@ -18,7 +19,7 @@
 namespace sherd {
 namespace {
 
-// The names and the values of a map, in its order.
+// The names and the values of a map, which stays, in its order.
 template <typename Value>
 struct NamedValues {
   explicit NamedValues(const std::map<std::string, Value>& map) {
@@ -30,14 +31,14 @@ struct NamedValues {
     }
   }
 
-  std::vector<std::string> names;
+  std::vector<absl::string_view> names;
   std::vector<Value> values;
 };
 
 }  // namespace
 
 absl::StatusOr<LoadedTensors> LoadTensors(
-    const std::string& path, absl::Span<const std::string> names,
+    const std::string& path, absl::Span<const absl::string_view> names,
     const Loader::Destinations& destinations,
     std::shared_ptr<ProcessGroup> group, const LoadOptions& options) {
   // A save may replace the checkpoint after one rank has read it and before
@@ -50,7 +51,7 @@ absl::StatusOr<LoadedTensors> LoadTensors(
     if (status.ok()) {
       if (options.stats != nullptr) *options.stats = loader.stats();
       if (options.report != nullptr) *options.report = loader.TakeReport();
-      return LoadedTensors{loader.TakeTensors(), loader.save_id()};
+      return LoadedTensors{loader.TakeNew(), loader.save_id()};
     }
     const bool may_be_replaced = absl::IsNotFound(status) ||
                                  absl::IsDataLoss(status) ||
@@ -88,15 +89,8 @@ absl::Status LoadCheckpointInto(
     SHERD_ASSIGN_OR_RETURN(group, DefaultGroup());
   }
   const NamedValues list(destinations);
-  const auto find =
-      [&](size_t number,
-          const ManifestTensor&) -> absl::StatusOr<ShardedTensor> {
-    const ShardedTensor* tensor = list.values[number];
-    if (tensor != nullptr) return *tensor;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the destination of tensor ", Quoted(list.names[number]), " is null"));
-  };
-  return LoadTensors(path, list.names, {find}, group, options).status();
+  return LoadTensors(path, list.names, {.given = list.values}, group, options)
+      .status();
 }
 
 absl::StatusOr<std::map<std::string, ShardedTensor>> LoadCheckpoint(
@@ -122,8 +116,7 @@ absl::StatusOr<std::map<std::string, ShardedTensor>> LoadCheckpoint(
   };
   SHERD_ASSIGN_OR_RETURN(
       LoadedTensors loaded,
-      LoadTensors(path, list.names, {.at = create, .are_new = true}, group,
-                  options));
+      LoadTensors(path, list.names, {.make = create}, group, options));
   std::map<std::string, ShardedTensor> tensors;
   for (size_t i = 0; i < list.names.size(); ++i) {
     if (!loaded.tensors[i].defined()) continue;

@@ -124,7 +124,8 @@ ReplicaWork PlanReplicas(absl::Span<const PlacedBox> wanted,
       copy.dst_shard = static_cast<int>(other);
     }
     if (reader == rank) {
-      work.reads.push_back({{std::move(divided.part)}, divided.box});
+      work.reads.push_back(
+          {.shard = divided.box, .part = std::move(divided.part)});
     }
   }
   return work;

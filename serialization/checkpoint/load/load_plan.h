@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -56,13 +57,20 @@ Dims LargestSizes(absl::Span<const PlacedBox> boxes);
 bool HasReplicas(absl::Span<const int64_t> sizes,
                  absl::Span<const PlacedBox> boxes);
 
-// A box that a rank reads, part of one of its wanted shards.
-struct WantedBox : Box {
+// A box that a rank reads: one of its wanted shards, or a part of one.
+struct WantedBox {
   // Position in the list of all wanted shards.
   size_t shard = 0;
+  // If it is not all of that.
+  std::optional<Box> part;
   // Set by the caller, if the elements are one row-major run of host memory:
   // its first byte.
   std::byte* data = nullptr;
+
+  // Where it is, `wanted` being the list of all wanted shards.
+  BoxView In(absl::Span<const PlacedBox> wanted) const {
+    return part ? BoxView(*part) : BoxView(wanted[shard]);
+  }
 };
 
 // What a rank has to do for a tensor that is read in pieces and has replicas:

@@ -125,7 +125,7 @@ TEST(LoadPlanTest, TheReadsOfAllRanksAreEveryElementOnce) {
 }
 
 // Marks, for each rank, the elements of `box` in a tensor of `columns` columns.
-void Mark(const Box& box, int rank, int64_t columns,
+void Mark(const BoxView& box, int rank, int64_t columns,
           std::vector<std::vector<int>>& times) {
   for (int64_t i = 0; i < box.sizes[0]; ++i) {
     for (int64_t j = 0; j < box.sizes[1]; ++j) {
@@ -157,7 +157,7 @@ TEST(LoadPlanTest, EveryElementOfReplicasIsReadOnceAndReachesAllThatHoldIt) {
         PlanReplicas(wanted, size_t{1} << 20, rank, absl::MakeSpan(load));
     for (const WantedBox& read : work.reads) {
       EXPECT_EQ(wanted[read.shard].rank, rank);
-      Mark(read, rank, 3, times);
+      Mark(read.In(wanted), rank, 3, times);
     }
     reads += work.reads.size();
     for (const BoxCopy& copy : work.copies) {

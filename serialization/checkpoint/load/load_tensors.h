@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "sherd/core/comm/process_group.h"
 #include "sherd/core/sharding/sharded_tensor.h"
@@ -16,7 +17,8 @@
 namespace sherd {
 
 struct LoadedTensors {
-  // By position of the name; not defined where nothing was loaded.
+  // The new ones, by position of the name; not defined where nothing was
+  // loaded.
   std::vector<ShardedTensor> tensors;
   // Of the save that they are of.
   std::string save_id;
@@ -25,7 +27,7 @@ struct LoadedTensors {
 // What both forms of LoadCheckpoint do: a load, and another one if a save
 // replaced the checkpoint meanwhile. Collective; errors as there. Names ascend.
 absl::StatusOr<LoadedTensors> LoadTensors(
-    const std::string& path, absl::Span<const std::string> names,
+    const std::string& path, absl::Span<const absl::string_view> names,
     const Loader::Destinations& destinations,
     std::shared_ptr<ProcessGroup> group, const LoadOptions& options);
 

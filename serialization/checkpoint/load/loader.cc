@@ -12,6 +12,7 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
+#include "sherd/core/sharding/tensor/sharded_tensor_access.h"
 #include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/core/tensor/types/element_cast.h"
@@ -29,7 +30,7 @@ namespace {
 constexpr int64_t kFew = 64;
 
 // What is known of so many tensors is still in the cache when they are planned.
-constexpr size_t kTensorsAtOnce = 256;
+constexpr size_t kTensorsAtOnce = 128;
 
 uint64_t SaturatingAdd(uint64_t a, uint64_t b) {
   return b > std::numeric_limits<uint64_t>::max() - a
@@ -79,7 +80,8 @@ std::string Loader::LabelOf(const std::string& path) {
   return absl::StrCat("load \"", PrintableLine(path), "\"");
 }
 
-Loader::Loader(const std::string& path, absl::Span<const std::string> names,
+Loader::Loader(const std::string& path,
+               absl::Span<const absl::string_view> names,
                Destinations destinations, ProcessGroup& group,
                const LoadOptions& options)
     : path_(path),
@@ -93,12 +95,6 @@ Loader::Loader(const std::string& path, absl::Span<const std::string> names,
       collective_({.timeout = options.timeout}),
       memory_(ShareOf(options.memory_budget, group)),
       elements_of_rank_(static_cast<size_t>(group.size())) {}
-
-std::vector<ShardedTensor> Loader::TakeTensors() {
-  std::vector<ShardedTensor> tensors(names_.size());
-  for (Item& item : items_) tensors[item.number] = std::move(item.tensor);
-  return tensors;
-}
 
 absl::StatusOr<Loader::Found> Loader::LookAgain() {
   const absl::StatusOr<ManifestReader> current =
@@ -121,7 +117,7 @@ absl::StatusOr<Loader::Found> Loader::LookAgain() {
 std::string Loader::DescribeCall() const {
   std::string text = absl::StrCat(
       "path ", PrintableLine(path_), "\ndestinations ",
-      destinations_.are_new ? "new" : "given", "\nmin_read_bytes ",
+      destinations_.are_new() ? "new" : "given", "\nmin_read_bytes ",
       options_.min_read_bytes, "\nmemory_budget ", options_.memory_budget,
       "\nstrict ", options_.strict ? "true" : "false", "\nconvert ",
       options_.convert ? "true" : "false", "\ncheck_elements ",
@@ -141,7 +137,7 @@ std::string Loader::DescribeCall() const {
   std::vector<TensorToSave> layouts;
   for (const Item& item : items_) {
     absl::StatusOr<TensorToSave> layout =
-        DescribeTensor(NameOf(item), item.tensor, group_);
+        DescribeTensor(NameOf(item), *item.tensor, group_);
     if (layout.ok()) layouts.push_back(*std::move(layout));
   }
   return absl::StrCat(text, DescribeForAgreement(layouts));
@@ -149,7 +145,7 @@ std::string Loader::DescribeCall() const {
 
 absl::Status Loader::Prepare() {
   fingerprint_.Add(path_)
-      .Add(destinations_.are_new ? 1 : 0)
+      .Add(destinations_.are_new() ? 1 : 0)
       .Add(options_.min_read_bytes)
       .Add(options_.memory_budget)
       .Add(options_.strict ? 1 : 0)
@@ -225,22 +221,22 @@ absl::Status Loader::CheckExtents(const ManifestTensor& saved) {
   return absl::OkStatus();
 }
 
-std::string Loader::SavedName(const std::string& name) const {
+std::string Loader::SavedName(absl::string_view name) const {
   for (const RenameRule& rule : options_.rename) {
     if (absl::StartsWith(name, rule.loaded)) {
       return absl::StrCat(rule.saved, name.substr(rule.loaded.size()));
     }
   }
-  return name;
+  return std::string(name);
 }
 
 absl::StatusOr<std::vector<std::shared_ptr<const ManifestTensor>>>
-Loader::FindSaved(absl::Span<const std::string> sorted_names) const {
+Loader::FindSaved(absl::Span<const absl::string_view> sorted_names) const {
   const ManifestReader& manifest = files_reader_->manifest();
   if (options_.strict) return manifest.FindAll(sorted_names);
   std::vector<std::shared_ptr<const ManifestTensor>> found;
   found.reserve(sorted_names.size());
-  for (const std::string& name : sorted_names) {
+  for (const absl::string_view name : sorted_names) {
     auto tensor = manifest.Find(name);
     if (!tensor.ok() && !absl::IsInvalidArgument(tensor.status())) {
       return tensor.status();
@@ -252,18 +248,28 @@ Loader::FindSaved(absl::Span<const std::string> sorted_names) const {
 
 absl::Status Loader::FindTensors(StrategyChooser& chooser) {
   items_.reserve(names_.size());
+  writes_.emplace().reserve(names_.size());
+  owners_.reserve(names_.size());
+  if (destinations_.are_new()) made_.resize(names_.size());
   for (size_t first = 0; first < names_.size(); first += kTensorsAtOnce) {
-    const absl::Span<const std::string> names =
+    const absl::Span<const absl::string_view> names =
         names_.subspan(first, kTensorsAtOnce);
     // Without rules both orders are the same.
     std::vector<std::string> renamed;
     if (!options_.rename.empty()) {
-      for (const std::string& name : names) renamed.push_back(SavedName(name));
+      for (const absl::string_view name : names) {
+        renamed.push_back(SavedName(name));
+      }
       std::sort(renamed.begin(), renamed.end());
     }
-    const absl::Span<const std::string> saved_names =
-        options_.rename.empty() ? names : absl::MakeConstSpan(renamed);
+    const std::vector<absl::string_view> sorted(renamed.begin(), renamed.end());
+    const absl::Span<const absl::string_view> saved_names =
+        options_.rename.empty() ? names : absl::MakeConstSpan(sorted);
     SHERD_ASSIGN_OR_RETURN(auto found, FindSaved(saved_names));
+    if (!destinations_.are_new()) {
+      internal::ShardedTensorAccess::Prefetch(
+          destinations_.given.subspan(first, kTensorsAtOnce));
+    }
     for (size_t i = 0; i < names.size(); ++i) {
       if (options_.rename.empty()) {
         SHERD_RETURN_IF_ERROR(AddItem(first + i, std::move(found[i]), chooser));
@@ -291,18 +297,32 @@ const Loader::WantedLayout& Loader::LayoutOf(const ShardedTensor& tensor) {
   return layout;
 }
 
+absl::StatusOr<const ShardedTensor*> Loader::Destination(
+    size_t number, const ManifestTensor& saved) {
+  if (destinations_.are_new()) {
+    SHERD_ASSIGN_OR_RETURN(made_[number], destinations_.make(number, saved));
+    return &made_[number];
+  }
+  if (destinations_.given[number] != nullptr) {
+    return destinations_.given[number];
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the destination of tensor ", Quoted(names_[number]), " is null"));
+}
+
 absl::Status Loader::AddItem(size_t number,
                              std::shared_ptr<const ManifestTensor> saved,
                              StrategyChooser& chooser) {
-  const std::string& name = names_[number];
+  const absl::string_view name = names_[number];
   if (saved == nullptr) {
     fingerprint_.Add(name);
-    report_.missing.push_back(name);
+    report_.missing.emplace_back(name);
     return absl::OkStatus();
   }
   SHERD_RETURN_IF_ERROR(CheckExtents(*saved));
-  SHERD_ASSIGN_OR_RETURN(ShardedTensor tensor,
-                         destinations_.at(number, *saved));
+  SHERD_ASSIGN_OR_RETURN(const ShardedTensor* const destination,
+                         Destination(number, *saved));
+  const ShardedTensor& tensor = *destination;
   SHERD_RETURN_IF_ERROR(CheckTensor(name, tensor, group_));
   const WantedLayout& wanted = LayoutOf(tensor);
   fingerprint_.Add(name)
@@ -310,18 +330,21 @@ absl::Status Loader::AddItem(size_t number,
       .Add(static_cast<int64_t>(wanted.boxes_fingerprint));
   const absl::Status fits = CheckFits(name, *saved, tensor);
   if (!options_.strict && absl::IsInvalidArgument(fits)) {
-    report_.mismatched.push_back({name, std::string(fits.message())});
+    if (destinations_.are_new()) made_[number] = ShardedTensor();
+    report_.mismatched.push_back(
+        {std::string(name), std::string(fits.message())});
     return absl::OkStatus();
   }
   SHERD_RETURN_IF_ERROR(fits);
-  if (tensor.dtype() != saved->dtype) report_.converted.push_back(name);
+  if (tensor.dtype() != saved->dtype) report_.converted.emplace_back(name);
+  stats_.tensor_bytes += saved->bytes();
   Item& item = items_.emplace_back();
   item.number = number;
   item.saved = std::move(saved);
-  item.tensor = std::move(tensor);
-  item.dtype = item.tensor.dtype();
-  for (const Shard& shard : item.tensor.local_shards()) {
-    writes_.push_back(
+  item.tensor = destination;
+  item.dtype = tensor.dtype();
+  for (const Shard& shard : tensor.local_shards()) {
+    writes_->Add(
         internal::AccessToTensor(shard.tensor, internal::Access::kWrite));
     owners_.push_back(items_.size() - 1);
     has_device_shards_ |= !shard.tensor.device().is_cpu();
@@ -331,7 +354,9 @@ absl::Status Loader::AddItem(size_t number,
 
 absl::Status Loader::ListUnexpected() {
   std::vector<std::string> wanted;
-  for (const std::string& name : names_) wanted.push_back(SavedName(name));
+  for (const absl::string_view name : names_) {
+    wanted.push_back(SavedName(name));
+  }
   std::sort(wanted.begin(), wanted.end());
   SHERD_ASSIGN_OR_RETURN(const Manifest manifest,
                          files_reader_->manifest().ReadAll());
@@ -344,10 +369,10 @@ absl::Status Loader::ListUnexpected() {
   return absl::OkStatus();
 }
 
-absl::Status Loader::CheckFits(const std::string& name,
+absl::Status Loader::CheckFits(absl::string_view name,
                                const ManifestTensor& saved,
                                const ShardedTensor& tensor) {
-  const Dims sizes(tensor.size().begin(), tensor.size().end());
+  const absl::Span<const int64_t> sizes = tensor.size();
   const bool is_other = tensor.dtype() != saved.dtype;
   const absl::Status cast = CheckCast(saved.dtype, tensor.dtype());
   const bool converts = options_.convert && cast.ok();
@@ -371,12 +396,12 @@ absl::Status Loader::CheckFits(const std::string& name,
 
 // That each element of the destinations is set once.
 absl::Status Loader::CheckApart() {
-  const auto writes = std::exchange(writes_, {});
+  const auto conflict = writes_->Find();
+  writes_.reset();
   const auto owners = std::exchange(owners_, {});
-  const auto conflict = internal::FindConflict(writes);
   if (!conflict) return absl::OkStatus();
-  const std::string& first = NameOf(items_[owners[conflict->first]]);
-  const std::string& second = NameOf(items_[owners[conflict->second]]);
+  const absl::string_view first = NameOf(items_[owners[conflict->first]]);
+  const absl::string_view second = NameOf(items_[owners[conflict->second]]);
   if (first == second) {
     return absl::InvalidArgumentError(absl::StrCat(
         "elements of the destination of tensor ", Quoted(first),
@@ -390,10 +415,11 @@ absl::Status Loader::CheckApart() {
 absl::Status Loader::PlanItem(const WantedLayout& wanted,
                               StrategyChooser& chooser) {
   Item& item = items_.back();
+  const ShardedTensor& tensor = *item.tensor;
   const ManifestTensor& saved = *item.saved;
-  const uint64_t wanted_fingerprint = LayoutFingerprintOf(item.tensor);
+  const uint64_t wanted_fingerprint = LayoutFingerprintOf(tensor);
   const bool has_saved_layout = saved.layout.IsCopyOf(last_plan_.saved);
-  const absl::Span<const int> shards = item.tensor.local_shard_indices();
+  const absl::Span<const int> shards = tensor.local_shard_indices();
   const bool has_both = has_saved_layout &&
                         wanted_fingerprint == last_plan_.wanted &&
                         shards == last_plan_.shards;
@@ -402,17 +428,21 @@ absl::Status Loader::PlanItem(const WantedLayout& wanted,
   }
   item.strategy = chooser.Choose(last_plan_.largest_sizes, wanted.largest_sizes,
                                  SizeOf(saved.dtype));
-  if (item.strategy == ReadStrategy::kExchange) return absl::OkStatus();
+  if (item.strategy == ReadStrategy::kExchange) {
+    exchanged_.push_back(items_.size() - 1);
+    return absl::OkStatus();
+  }
   has_pieces_ = true;
   SHERD_RETURN_IF_ERROR(PlanPieces(wanted, item));
-  const auto tensor = static_cast<int32_t>(items_.size() - 1);
+  const auto number = static_cast<int32_t>(items_.size() - 1);
   const size_t first = reads_.size();
   if (has_both && last_plan_.first_read < last_plan_.last_read) {
-    RepeatReads(saved, files_reader_->chunk_bytes(), tensor,
+    RepeatReads(saved, files_reader_->chunk_bytes(), number,
                 last_plan_.first_read, last_plan_.last_read, reads_);
   } else {
     for (size_t b = 0; b < item.boxes.size(); ++b) {
-      PlanReads(saved, files_reader_->chunk_bytes(), tensor, item.boxes[b],
+      PlanReads(saved, files_reader_->chunk_bytes(), number,
+                item.boxes[b].In(tensor.placed_boxes()),
                 static_cast<int32_t>(b), reads_);
     }
   }
@@ -428,18 +458,20 @@ absl::Status Loader::PlanItem(const WantedLayout& wanted,
 
 // What this rank reads of a tensor, and copies.
 absl::Status Loader::PlanPieces(const WantedLayout& layout, Item& item) {
-  const absl::Span<const PlacedBox> wanted = item.tensor.placed_boxes();
+  const ShardedTensor& tensor = *item.tensor;
+  const absl::Span<const PlacedBox> wanted = tensor.placed_boxes();
   const size_t element_size = SizeOf(item.dtype);
   if (!layout.has_replicas) {
-    const absl::Span<const int> indices = item.tensor.local_shard_indices();
+    const absl::Span<const int> indices = tensor.local_shard_indices();
     for (size_t i = 0; i < indices.size(); ++i) {
       const auto index = static_cast<size_t>(indices[i]);
       WantedBox& box = item.boxes.emplace_back();
-      static_cast<Box&>(box) = wanted[index];
       box.shard = index;
-      Tensor shard = item.tensor.local_shards()[i].tensor;
+      const Tensor& shard = tensor.local_shards()[i].tensor;
       if (shard.device().is_cpu() && shard.is_contiguous()) {
-        box.data = static_cast<std::byte*>(shard.data());
+        // Of a copy of the handle it would not be const. CheckFits has refused
+        // what is read-only.
+        box.data = static_cast<std::byte*>(const_cast<void*>(shard.data()));
       }
     }
     return absl::OkStatus();
@@ -449,14 +481,14 @@ absl::Status Loader::PlanPieces(const WantedLayout& layout, Item& item) {
   item.boxes.assign(std::make_move_iterator(work.reads.begin()),
                     std::make_move_iterator(work.reads.end()));
   Copies& copies = copies_[element_size];
-  SHERD_ASSIGN_OR_RETURN(const int first, copies.numbers.Add(item.tensor));
+  SHERD_ASSIGN_OR_RETURN(const int first, copies.numbers.Add(tensor));
   for (BoxCopy& copy : work.copies) {
     copy.src_shard += first;
     copy.dst_shard += first;
     copies.moves.copies.push_back(std::move(copy));
   }
-  ListShards(item.tensor, first, copies.moves.sources);
-  ListShards(item.tensor, first, copies.moves.destinations);
+  ListShards(tensor, first, copies.moves.sources);
+  ListShards(tensor, first, copies.moves.destinations);
   return absl::OkStatus();
 }
 
@@ -464,8 +496,7 @@ absl::Status Loader::PlanPieces(const WantedLayout& layout, Item& item) {
 // on all ranks.
 absl::Status Loader::PlanExchange() {
   std::vector<std::tuple<int32_t, int64_t, size_t>> order;
-  for (size_t i = 0; i < items_.size(); ++i) {
-    if (items_[i].strategy != ReadStrategy::kExchange) continue;
+  for (const size_t i : exchanged_) {
     const SavedExtent first = FirstExtentOf(*items_[i].saved, 0);
     order.emplace_back(first.file, first.data_offset, i);
   }
@@ -478,8 +509,8 @@ absl::Status Loader::PlanExchange() {
     const size_t element_size = SizeOf(items_[i].dtype);
     const auto [exchange, is_new] = exchanges_.try_emplace(
         element_size, group_, element_size, part_bytes());
-    SHERD_RETURN_IF_ERROR(exchange->second.Add(static_cast<int64_t>(i),
-                                               saved.layout, items_[i].tensor));
+    SHERD_RETURN_IF_ERROR(exchange->second.Add(
+        static_cast<int64_t>(i), saved.layout, *items_[i].tensor));
   }
   for (auto& [element_size, exchange] : exchanges_) exchange.Finish();
   return absl::OkStatus();

@@ -14,6 +14,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "sherd/core/base/file.h"
 #include "sherd/core/base/fingerprint.h"
@@ -62,28 +63,30 @@ class Loader {
   static constexpr char kOperation[] = "load_checkpoint";
   static std::string LabelOf(const std::string& path);
 
-  // The tensors to load into.
+  // The tensors to load into, by the positions of their names: those that are
+  // given, which stay where they are as long as the loader, or new ones.
   struct Destinations {
-    // Finds or makes one, by the position of its name; called before data
-    // moves, again if the load starts over.
+    absl::Span<const ShardedTensor* const> given;
+    // Makes one; before data moves, again if the load starts over. Nobody has
+    // them after an error. Null if they are given, on all ranks or on none.
     std::function<absl::StatusOr<ShardedTensor>(size_t number,
                                                 const ManifestTensor& saved)>
-        at;
-    // Whether nobody has them after an error. The same on all ranks.
-    bool are_new = false;
+        make;
+
+    bool are_new() const { return make != nullptr; }
   };
 
   // `path`, `names`, `group` and `options` are borrowed. Names ascend.
-  Loader(const std::string& path, absl::Span<const std::string> names,
+  Loader(const std::string& path, absl::Span<const absl::string_view> names,
          Destinations destinations, ProcessGroup& group,
          const LoadOptions& options);
 
   // Collective.
   absl::Status Run();
 
-  // After success: what was loaded, by position of its name; not defined where
-  // nothing was.
-  std::vector<ShardedTensor> TakeTensors();
+  // After success: the new tensors, by position of their names; not defined
+  // where nothing was loaded.
+  std::vector<ShardedTensor> TakeNew() { return std::move(made_); }
   LoadReport TakeReport() { return std::move(report_); }
   const CheckpointStats& stats() const { return stats_; }
   // Of the save that was loaded.
@@ -100,7 +103,7 @@ class Loader {
     // Position of its name.
     size_t number = 0;
     std::shared_ptr<const ManifestTensor> saved;
-    ShardedTensor tensor;
+    const ShardedTensor* tensor = nullptr;
     // Of `tensor`.
     DType dtype = kFloat32;
     ReadStrategy strategy = ReadStrategy::kPieces;
@@ -151,8 +154,8 @@ class Loader {
   absl::Status Prepare();
   absl::Status CheckFileSizes();
   absl::Status CheckExtents(const ManifestTensor& saved);
-  std::string SavedName(const std::string& name) const;
-  const std::string& NameOf(const Item& item) const {
+  std::string SavedName(absl::string_view name) const;
+  absl::string_view NameOf(const Item& item) const {
     return names_[item.number];
   }
   const WantedLayout& LayoutOf(const ShardedTensor& tensor);
@@ -160,12 +163,15 @@ class Loader {
   // The tensors of the checkpoint with these names; null for one that is not
   // there, unless the load is strict.
   absl::StatusOr<std::vector<std::shared_ptr<const ManifestTensor>>> FindSaved(
-      absl::Span<const std::string> sorted_names) const;
+      absl::Span<const absl::string_view> sorted_names) const;
+  // The destination of that number.
+  absl::StatusOr<const ShardedTensor*> Destination(size_t number,
+                                                   const ManifestTensor& saved);
   absl::Status AddItem(size_t number,
                        std::shared_ptr<const ManifestTensor> saved,
                        StrategyChooser& chooser);
   absl::Status ListUnexpected();
-  absl::Status CheckFits(const std::string& name, const ManifestTensor& saved,
+  absl::Status CheckFits(absl::string_view name, const ManifestTensor& saved,
                          const ShardedTensor& tensor);
   absl::Status CheckApart();
   // Plans for the last item.
@@ -177,7 +183,7 @@ class Loader {
   absl::Status ReadEarly(const absl::Status& prepared);
   // Whether that was all; the same on all ranks that agree on the plan.
   bool IsComplete() const {
-    return NumMoves() == 0 && (destinations_.are_new || !has_pieces_);
+    return NumMoves() == 0 && (destinations_.are_new() || !has_pieces_);
   }
   // Once this rank has read all.
   absl::Status CloseLedger();
@@ -225,7 +231,7 @@ class Loader {
   // The beginning of error messages.
   const std::string label_;
   const OperationLabel operation_;
-  const absl::Span<const std::string> names_;
+  const absl::Span<const absl::string_view> names_;
   const Destinations destinations_;
   ProcessGroup& group_;
   const LoadOptions& options_;
@@ -254,11 +260,15 @@ class Loader {
   std::optional<PieceReader> reader_;
   // Chunks of which this rank read a part, in the end.
   std::vector<PartialChunk> partial_;
+  // New tensors, by position of their names; none if they are given.
+  std::vector<ShardedTensor> made_;
   std::vector<Item> items_;
+  // Those that go through an exchange.
+  std::vector<size_t> exchanged_;
   // Whether any of them is read in pieces; the same on all ranks.
   bool has_pieces_ = false;
   // What is written to, and by which item; until that has been checked.
-  std::vector<internal::MemoryAccess> writes_;
+  std::optional<internal::ConflictFinder> writes_;
   std::vector<size_t> owners_;
   bool has_device_shards_ = false;
   // Whether most of what the last round read was not in the page cache.

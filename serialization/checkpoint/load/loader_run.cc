@@ -104,7 +104,7 @@ absl::Status Loader::Run() {
       EndStep(read, {fingerprint_.value(), [this] { return DescribeCall(); }}));
   clock_.End(phases_.exchange);
   if (IsComplete()) return Finish(notes);
-  if (!destinations_.are_new && has_pieces_) {
+  if (!destinations_.are_new() && has_pieces_) {
     BeginStep(/*with_notes=*/NumMoves() == 0);
     failure_ = ReadPieces();
     clock_.End(phases_.read);
@@ -118,7 +118,7 @@ absl::Status Loader::Run() {
 
 absl::Status Loader::ReadEarly(const absl::Status& prepared) {
   SHERD_RETURN_IF_ERROR(prepared);
-  if (destinations_.are_new) SHERD_RETURN_IF_ERROR(ReadPieces());
+  if (destinations_.are_new()) SHERD_RETURN_IF_ERROR(ReadPieces());
   const auto first = std::find_if(
       exchanges_.begin(), exchanges_.end(),
       [](const auto& exchange) { return exchange.second.rounds() > 0; });
@@ -199,8 +199,9 @@ std::vector<ReadUnit> Loader::DivideReads(int& threads) const {
   for (const ShardRead& read : reads_) {
     const Item& item = items_[static_cast<size_t>(read.tensor)];
     item.saved->layout.BoxAt(read.saved, saved);
+    const WantedBox& wanted = item.boxes[static_cast<size_t>(read.wanted)];
     const std::optional<Box> box =
-        Intersect(saved, item.boxes[static_cast<size_t>(read.wanted)]);
+        Intersect(saved, wanted.In(item.tensor->placed_boxes()));
     boxes.push_back({box ? *box : Box{{0}, {0}},
                      static_cast<int64_t>(SizeOf(item.saved->dtype))});
     bytes += boxes.back().bytes();
@@ -230,10 +231,11 @@ absl::Status Loader::ReadBoxes(const ReadUnit& unit,
     }
     item.saved->layout.BoxAt(read.saved, saved);
     const std::optional<Box> box =
-        unit.part ? unit.part : Intersect(saved, wanted);
+        unit.part ? unit.part
+                  : Intersect(saved, wanted.In(item.tensor->placed_boxes()));
     if (!box) continue;
     SHERD_ASSIGN_OR_RETURN(const Tensor destination,
-                           LocalPart(item.tensor, wanted.shard, *box));
+                           LocalPart(*item.tensor, wanted.shard, *box));
     SHERD_RETURN_IF_ERROR(
         reader.ReadBox(SourceOf(item, read.tensor, read.saved, saved.sizes),
                        OffsetsFrom(saved.offsets, *box), destination));
@@ -407,7 +409,6 @@ void Loader::SumUp(absl::Span<const Note> notes) {
     stats_.load_phases.push_back(note.phases);
   }
   stats_.exchanges = num_exchanges_;
-  for (const Item& item : items_) stats_.tensor_bytes += item.saved->bytes();
 }
 
 // Checks the CRCs of what several ranks read.
@@ -481,7 +482,7 @@ absl::Status Loader::CheckElements() {
   absl::Status status;
   BeginStep(false);
   for (size_t i = 0; i < items_.size() && status.ok(); ++i) {
-    const ShardedTensor& tensor = items_[i].tensor;
+    const ShardedTensor& tensor = *items_[i].tensor;
     const absl::StatusOr<uint32_t> sum = LoadedFingerprint(
         tensor, LayoutOf(tensor).has_replicas, group_.rank(),
         absl::MakeSpan(load), [this] { return step_->MadeProgress(); });

@@ -130,11 +130,11 @@ absl::Status StateLoader::Load() {
       exchange.Agree(step, prepared.status(),
                      {FingerprintOfCall(), [this] { return DescribeCall(); }}));
   const std::map<std::string, ShardedTensor> tensors = exchange.Tensors();
-  std::vector<std::string> names;
-  std::vector<ShardedTensor> destinations;
+  std::vector<absl::string_view> names;
+  std::vector<const ShardedTensor*> destinations;
   for (const auto& [name, tensor] : tensors) {
     names.push_back(name);
-    destinations.push_back(tensor);
+    destinations.push_back(&tensor);
   }
   LoadReport report;
   LoadOptions options = options_;
@@ -144,10 +144,7 @@ absl::Status StateLoader::Load() {
                         {kRankTensorPrefix, kRankTensorPrefix});
   SHERD_ASSIGN_OR_RETURN(
       LoadedTensors loaded,
-      LoadTensors(path_, names, {[&](size_t number, const ManifestTensor&) {
-                    return absl::StatusOr<ShardedTensor>(destinations[number]);
-                  }},
-                  group_, options));
+      LoadTensors(path_, names, {.given = destinations}, group_, options));
   loaded_save_id_ = std::move(loaded.save_id);
   return options_.report != nullptr ? MergeReports(std::move(report))
                                     : absl::OkStatus();
