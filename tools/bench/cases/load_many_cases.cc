@@ -21,6 +21,7 @@
 #include "sherd/core/sharding/sharding_spec.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/manifest/manifest_reader.h"
+#include "sherd/serialization/safetensors/crc32c.h"
 #include "sherd/tools/bench/cases/many_tensors.h"
 
 namespace sherd {
@@ -85,8 +86,9 @@ absl::StatusOr<std::map<std::string, ShardedTensor>> MakeTensors(
   return tensors;
 }
 
-class LoadTensors final : public RankWork {
+class LoadTensors : public RankWork {
  public:
+  template <typename Work = LoadTensors>
   static absl::StatusOr<std::unique_ptr<RankWork>> Make(RankContext& context,
                                                         const char* directory,
                                                         Spread spread,
@@ -99,7 +101,7 @@ class LoadTensors final : public RankWork {
     SHERD_RETURN_IF_ERROR(SaveCheckpoint(path, saved, group, {.sync = false}));
     SHERD_ASSIGN_OR_RETURN(auto tensors,
                            MakeTensors(context, spread, count, backend));
-    return std::make_unique<LoadTensors>(path, std::move(tensors), group);
+    return std::make_unique<Work>(path, std::move(tensors), group);
   }
 
   LoadTensors(std::string path, std::map<std::string, ShardedTensor> tensors,
@@ -109,6 +111,12 @@ class LoadTensors final : public RankWork {
         group_(std::move(group)) {
     for (auto& [name, tensor] : tensors_) destinations_[name] = &tensor;
   }
+
+  const std::string& path() const { return path_; }
+  const std::map<std::string, ShardedTensor>& tensors() const {
+    return tensors_;
+  }
+  int rank() const { return group_->rank(); }
 
   absl::Status Prepare() override {
     for (auto& [name, tensor] : tensors_) {
@@ -153,6 +161,63 @@ class LoadTensors final : public RankWork {
   std::map<std::string, ShardedTensor*> destinations_;
   const std::shared_ptr<ProcessGroup> group_;
   CheckpointStats stats_;
+};
+
+// Plain reads of this rank's rows of all tensors, straight into them, many at a
+// time, and the CRC of each.
+class ReadTensors final : public LoadTensors {
+ public:
+  using LoadTensors::LoadTensors;
+
+  absl::Status Prepare() override {
+    if (reads_.empty()) SHERD_RETURN_IF_ERROR(FindRows());
+    return LoadTensors::Prepare();
+  }
+
+  absl::Status Run() override {
+    constexpr size_t kTogether = size_t{256} << 10;
+    SHERD_ASSIGN_OR_RETURN(const auto file,
+                           FileSystem::Posix().OpenForRead(file_));
+    for (size_t first = 0, last = 0; first < reads_.size(); first = last) {
+      size_t bytes = 0;
+      while (last < reads_.size() && bytes < kTogether) {
+        bytes += reads_[last++].buffer.size();
+      }
+      SHERD_RETURN_IF_ERROR(file->ReadMany(
+          absl::MakeConstSpan(reads_).subspan(first, last - first),
+          [&](size_t i) {
+            // Only its time matters.
+            Crc32c(reads_[first + i].buffer);
+            return absl::OkStatus();
+          }));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // They are all in one file.
+  absl::Status FindRows() {
+    SHERD_ASSIGN_OR_RETURN(const Manifest manifest,
+                           ReadManifest(FileSystem::Posix(), path()));
+    for (const ManifestTensor& saved : manifest.tensors) {
+      const SavedShardPlace place = saved.PlaceOf(rank(), manifest.chunk_bytes);
+      const SavedExtent& extent = place.extents.at(0);
+      const ManifestFile& file = manifest.files[extent.file];
+      file_ = JoinPath(path(), file.name);
+      Tensor rows = tensors().at(saved.name).local_shards()[0].tensor;
+      reads_.push_back({file.data_begin + extent.data_offset,
+                        absl::MakeSpan(static_cast<std::byte*>(rows.data()),
+                                       static_cast<size_t>(rows.nbytes()))});
+    }
+    std::sort(reads_.begin(), reads_.end(),
+              [](const FileRead& a, const FileRead& b) {
+                return a.offset < b.offset;
+              });
+    return absl::OkStatus();
+  }
+
+  std::string file_;
+  std::vector<FileRead> reads_;
 };
 
 // Each rank reads its own rows, straight into place; one all_gather makes the
@@ -227,6 +292,18 @@ BenchPeer PeerOf(const char* name, const char* help, Spread spread,
           }};
 }
 
+BenchPeer CheckedPeer() {
+  static constexpr char kName[] = "limit-crc";
+  return {.name = kName,
+          .help =
+              "plain reads of the same bytes into the same tensors, and "
+              "the CRC of each",
+          .make = [](RankContext& context) {
+            return LoadTensors::Make<ReadTensors>(context, kName, Spread::kRows,
+                                                  kManyTensors, "gloo");
+          }};
+}
+
 absl::Status CheckReplicas(int world, int64_t bytes,
                            const std::string& directory) {
   const Dims size = MatrixOf(bytes / kWord);
@@ -253,9 +330,11 @@ BenchCase ManyCase(const char* name, const char* help, Spread spread) {
 }  // namespace
 
 std::vector<BenchCase> LoadManyCases() {
+  BenchCase same = ManyCase("checkpoint_load_many",
+                            "10,000 tensors, rows to rows", Spread::kRows);
+  same.peers.push_back(CheckedPeer());
   return {
-      ManyCase("checkpoint_load_many", "10,000 tensors, rows to rows",
-               Spread::kRows),
+      std::move(same),
       ManyCase("checkpoint_load_many_resharded",
                "10,000 tensors, rows to columns", Spread::kColumns),
       {.name = "checkpoint_load_replicated",
