@@ -35,6 +35,7 @@ _NO_FALSE_ALARMS = [
     "-Wno-restrict",
     "-Wno-stringop-overflow",
     "-Wno-stringop-overread",
+    "-Wno-uninitialized",
 ]
 
 # As --cxxopt names those under which this code compiles; the first is ours.
