@@ -37,6 +37,9 @@ constexpr size_t kJoinedBytes = size_t{64} << 10;
 constexpr size_t kSmallFrame = size_t{4} << 10;
 constexpr auto kBurst = std::chrono::microseconds(100);
 constexpr size_t kGathered = 16;
+// Of frames that were sent so many are used again, twice as many at most: that
+// costs less than to free on one thread what another one allocates.
+constexpr size_t kSpare = 2 * kGathered;
 
 // A change is reported once. The end of the stream is a change of its own, so
 // that it is seen even if it arrives behind bytes that were read.
@@ -259,13 +262,12 @@ absl::Status FrameConnection::Send(OutgoingFrame frame) {
     return absl::InvalidArgumentError(
         absl::StrCat("a frame with a head of ", frame.head.size(), " bytes"));
   }
-  // Other threads need not wait for its allocation.
-  std::list<Outgoing> made(1);
-  Outgoing& out = made.front();
   const uint64_t bytes = frame.head.size() + TotalBytes(frame.tail);
-  out.header = TailFrameHeader(frame.head.size(), bytes - frame.head.size());
-  out.head = std::move(frame.head);
-  out.tail = std::move(frame.tail);
+  Outgoing out = {
+      .header = TailFrameHeader(frame.head.size(), bytes - frame.head.size()),
+      .head = std::move(frame.head),
+      .tail = std::move(frame.tail),
+      .on_sent = nullptr};
   {
     absl::MutexLock lock(&mutex_);
     SHERD_RETURN_IF_ERROR(CheckOpen());
@@ -276,17 +278,19 @@ absl::Status FrameConnection::Send(OutgoingFrame frame) {
     if (queue_.empty() && !waits) SHERD_RETURN_IF_ERROR(SendNow(&out));
     if (!out.is_sent()) {
       out.on_sent = std::exchange(frame.on_sent, nullptr);
-      Queue(std::move(made), waits);
+      Queue(std::move(out), waits);
     }
   }
   if (frame.on_sent) frame.on_sent(absl::OkStatus());
   return absl::OkStatus();
 }
 
-void FrameConnection::Queue(std::list<Outgoing> frame, bool waits) {
-  queued_bytes_ += frame.front().Overhead();
-  frame.front().CountLeft(&queued_bytes_, &queued_tail_bytes_);
-  queue_.splice(queue_.end(), frame);
+void FrameConnection::Queue(Outgoing frame, bool waits) {
+  queued_bytes_ += frame.Overhead();
+  frame.CountLeft(&queued_bytes_, &queued_tail_bytes_);
+  if (spare_.empty()) spare_.emplace_back();
+  spare_.front() = std::move(frame);
+  queue_.splice(queue_.end(), spare_, spare_.begin());
   if (waits && queue_.size() == 1) gathers_ = true;
   if (gathers_ && waits && queue_.size() < kGathered) {
     if (!std::exchange(will_flush_, true)) {
@@ -437,8 +441,13 @@ absl::Status FrameConnection::Flush() {
     // It may have stopped before the system's buffer was full.
     if (!queue_.empty()) LookAgain();
     sent.swap(sent_);
+    if (spare_.size() < kSpare) spare_.splice(spare_.end(), reported_);
   }
   Report(sent, absl::OkStatus());
+  // What they own goes now, and not under the lock.
+  for (Outgoing& frame : sent) frame = Outgoing();
+  while (sent.size() > kSpare) sent.pop_back();
+  reported_ = std::move(sent);
   return status;
 }
 

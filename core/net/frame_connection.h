@@ -165,8 +165,7 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   bool IsPaused() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckOpen() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool InBurst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Queue(std::list<Outgoing> frame, bool waits)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Queue(Outgoing frame, bool waits) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendGathered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status SendNow(Outgoing* frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Fail(const absl::Status& why)
@@ -192,6 +191,8 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   std::list<Outgoing> queue_ ABSL_GUARDED_BY(mutex_);
   // Sent, but for their on_sent.
   std::list<Outgoing> sent_ ABSL_GUARDED_BY(mutex_);
+  // Empty ones, for frames to come.
+  std::list<Outgoing> spare_ ABSL_GUARDED_BY(mutex_);
   // Of queue_: overhead and tails.
   uint64_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t queued_tail_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -209,6 +210,8 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
 
   // Of the loop thread only.
   int fd_ = -1;
+  // Empty ones that are not among the spare ones yet.
+  std::list<Outgoing> reported_;
   bool closed_ = false;
   std::optional<absl::Status> closing_;
   // Set when sending fails; what has arrived is still handled.

@@ -359,7 +359,10 @@ absl::StatusOr<std::string> Finish(const rpc::Message& message,
         "values of ", bytes, " bytes, at most ", limits.max_control_bytes,
         " are allowed; pass large data as a Tensor"));
   }
-  std::string control(bytes, '\0');
+  std::string control;
+  // With room for the byte that a link puts before it.
+  control.reserve(bytes + 1);
+  control.resize(bytes);
   message.SerializeWithCachedSizesToArray(
       reinterpret_cast<uint8_t*>(control.data()));
   return control;
