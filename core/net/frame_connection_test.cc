@@ -404,6 +404,32 @@ TEST(FrameConnectionTest, PortionsEndAnywhereOnTheWayOut) {
   }
 }
 
+TEST(FrameConnectionTest, WhatAFrameOwnsGoesOnceItIsSent) {
+  const std::unique_ptr<EventLoop> loop = NewLoop();
+  auto [own, other] = SocketPair();
+  const int least = 1;
+  ASSERT_EQ(setsockopt(own.get(), SOL_SOCKET, SO_SNDBUF, &least, sizeof(least)),
+            0);
+  End end(loop.get(), std::move(own), WithTails());
+  const auto owned = std::make_shared<int>();
+  // Later rounds use what earlier ones have left.
+  for (uint32_t round = 0; round < 4; ++round) {
+    std::string expected;
+    for (uint32_t i = 0; i < 100; ++i) {
+      const std::string head = Pattern(i * 37 % 2000, 100 * round + i);
+      expected += EncodeTailFrame(head, "");
+      ASSERT_THAT(
+          end.connection().Send(
+              {.head = head, .on_sent = [owned](const absl::Status&) {}}),
+          IsOk());
+    }
+    EXPECT_GT(owned.use_count(), 32) << "few frames waited";
+    ASSERT_EQ(Receive(other, expected.size()), expected);
+    Settle(*loop);
+    EXPECT_EQ(owned.use_count(), 1);
+  }
+}
+
 TEST(FrameConnectionTest, ATailMayHaveMorePiecesThanTheSystemTakesAtOnce) {
   const std::unique_ptr<EventLoop> loop = NewLoop();
   auto [a, b] = SocketPair();
