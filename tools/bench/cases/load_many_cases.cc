@@ -176,6 +176,7 @@ class ReadTensors final : public LoadTensors {
 
   absl::Status Run() override {
     constexpr size_t kTogether = size_t{256} << 10;
+    if (reads_.empty()) return absl::OkStatus();
     SHERD_ASSIGN_OR_RETURN(const auto file,
                            FileSystem::Posix().OpenForRead(file_));
     for (size_t first = 0, last = 0; first < reads_.size(); first = last) {
@@ -201,7 +202,9 @@ class ReadTensors final : public LoadTensors {
                            ReadManifest(FileSystem::Posix(), path()));
     for (const ManifestTensor& saved : manifest.tensors) {
       const SavedShardPlace place = saved.PlaceOf(rank(), manifest.chunk_bytes);
-      const SavedExtent& extent = place.extents.at(0);
+      // Of more ranks than rows some have none.
+      if (place.extents.empty()) continue;
+      const SavedExtent& extent = place.extents[0];
       const ManifestFile& file = manifest.files[extent.file];
       file_ = JoinPath(path(), file.name);
       Tensor rows = tensors().at(saved.name).local_shards()[0].tensor;
