@@ -37,8 +37,9 @@ constexpr size_t kJoinedBytes = size_t{64} << 10;
 constexpr size_t kSmallFrame = size_t{4} << 10;
 constexpr auto kBurst = std::chrono::microseconds(100);
 constexpr size_t kGathered = 16;
-// Of frames that were sent so many are used again, twice as many at most: that
-// costs less than to free on one thread what another one allocates.
+// A flush leaves the memory of so many frames to others, unless so many are
+// waiting for use: that costs less than to free on one thread what another one
+// allocates. A connection keeps three times as many at most.
 constexpr size_t kSpare = 2 * kGathered;
 
 // A change is reported once. The end of the stream is a change of its own, so
