@@ -78,7 +78,7 @@ std::optional<std::pair<size_t, size_t>> FindConflict(
 
 // The same for accesses that come one by one: those whose ranges meet no others
 // are looked at when they are added, and not again, when they may not be in the
-// cache any more.
+// cache any more. Borrows sizes and strides until the last Find.
 class ConflictFinder {
  public:
   void reserve(size_t accesses);
