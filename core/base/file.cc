@@ -19,6 +19,7 @@
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/fault_point_files.h"
 #include "sherd/core/base/io_engine.h"
+#include "sherd/core/base/limit_error.h"
 #include "sherd/core/base/status_macros.h"
 
 namespace sherd {
@@ -362,8 +363,8 @@ absl::StatusOr<std::string> ReadFile(FileSystem& files, const std::string& path,
   SHERD_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files.OpenForRead(path));
   SHERD_ASSIGN_OR_RETURN(const int64_t size, file->Size());
   if (size > max_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        path, " has ", size, " bytes, expected at most ", max_bytes));
+    return LimitError(absl::StrCat(path, " has ", size,
+                                   " bytes, expected at most ", max_bytes));
   }
   std::string data(size, '\0');
   SHERD_RETURN_IF_ERROR(file->ReadAt(

@@ -178,8 +178,8 @@ absl::Status CreateDurableDirectories(FileSystem& files,
 std::string JoinPath(const std::string& directory, const std::string& name);
 
 // The whole file as bytes.
-//   kResourceExhausted  The file is larger than `max_bytes`; nothing was
-//                       allocated.
+//   kResourceExhausted  The file is larger than `max_bytes` (a LimitError);
+//                       nothing was allocated.
 absl::StatusOr<std::string> ReadFile(FileSystem& files, const std::string& path,
                                      int64_t max_bytes);
 

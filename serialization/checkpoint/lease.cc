@@ -16,6 +16,7 @@
 #include "absl/time/civil_time.h"
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
+#include "sherd/core/base/limit_error.h"
 #include "sherd/core/base/logging.h"
 #include "sherd/core/base/named_thread.h"
 #include "sherd/core/base/printable_text.h"
@@ -35,8 +36,9 @@ constexpr SealedText kText = {.magic = "sherd lease ",
                               .remedy = "save with a later one"};
 constexpr absl::string_view kTimeFormat = "%Y-%m-%dT%H:%M:%E3SZ";
 // A holder renews its lease by one short write, which a read may meet half
-// done; never so often.
+// done; never so often, even of one that lost its core within the write.
 constexpr int kReads = 20;
+constexpr absl::Duration kReadPause = absl::Milliseconds(5);
 // Of a lease that others take, too.
 constexpr int kAttempts = 16;
 
@@ -118,10 +120,11 @@ absl::StatusOr<std::optional<LeaseRecord>> ReadLease(FileSystem& files,
                                                      const std::string& path) {
   absl::StatusOr<LeaseRecord> record;
   for (int i = 0; i < kReads; ++i) {
+    if (i > 0) absl::SleepFor(kReadPause);
     const absl::StatusOr<std::string> bytes =
         ReadFile(files, path, kMaxLeaseBytes);
     if (absl::IsNotFound(bytes.status())) return std::nullopt;
-    if (absl::IsResourceExhausted(bytes.status())) {
+    if (IsLimitError(bytes.status())) {
       return kText.Damaged(path, bytes.status().message());
     }
     SHERD_RETURN_IF_ERROR(bytes.status());
@@ -309,6 +312,18 @@ void CheckpointLease::RenewUntilStopped() {
       SHERD_LOG(kWarning) << "a lease was not renewed: " << status.ToString();
     }
   }
+}
+
+absl::StatusOr<bool> CheckpointLease::IsIn(const std::string& directory) const {
+  const absl::StatusOr<std::optional<LeaseRecord>> record =
+      ReadLease(files_, JoinPath(directory, kLeaseFileName));
+  // Of whoever wrote it: this lease is sound.
+  if (absl::IsDataLoss(record.status()) ||
+      absl::IsUnimplemented(record.status())) {
+    return false;
+  }
+  SHERD_RETURN_IF_ERROR(record.status());
+  return record->has_value() && (*record)->save_id == save_id_;
 }
 
 absl::Status CheckpointLease::Check() {

@@ -117,6 +117,10 @@ class CheckpointLease {
   //             the message names the new holder.
   absl::Status Check();
 
+  // Whether `directory` has this lease: it is the same directory then, however
+  // its path is written. Errors from the file system.
+  absl::StatusOr<bool> IsIn(const std::string& directory) const;
+
   uint64_t generation() const { return generation_; }
 
  private:

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -279,6 +280,33 @@ TEST_F(LeaseTest, ADamagedLeaseHasNoHolder) {
     Write(text);
     SHERD_ASSERT_OK_AND_ASSIGN(const auto lease, Take(1));
     EXPECT_THAT(lease->Check(), IsOk());
+  }
+}
+
+// It may be anyone's.
+TEST_F(LeaseTest, OneThatCannotBeReadForWantOfADescriptorIsNotTakenOver) {
+  SHERD_ASSERT_OK_AND_ASSIGN(const auto lease, Take(1));
+  {
+    const FailFileOperation fault("open_for_read", Path(),
+                                  ErrnoStatus(EMFILE, "opening", Path()));
+    EXPECT_THAT(Take(2), StatusIs(absl::StatusCode::kResourceExhausted));
+  }
+  EXPECT_THAT(lease->Check(), IsOk());
+}
+
+TEST_F(LeaseTest, OneIsSeenUnderAnyNameOfItsDirectory) {
+  SHERD_ASSERT_OK_AND_ASSIGN(const auto lease, Take(1));
+  EXPECT_THAT(lease->IsIn(directory_ + "/."), IsOkAndHolds(true));
+  const std::string other = directory_ + "_other";
+  EXPECT_THAT(lease->IsIn(other), IsOkAndHolds(false));
+  ASSERT_THAT(files_.CreateDirectories(other), IsOk());
+  for (const std::string& text :
+       {EncodeLease(SampleLease()), std::string("damaged"),
+        std::string("sherd lease 2\nwhatever\n")}) {
+    ASSERT_THAT(WriteFileAtomically(files_, JoinPath(other, kLeaseFileName),
+                                    AsBytes(text)),
+                IsOk());
+    EXPECT_THAT(lease->IsIn(other), IsOkAndHolds(false));
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/limit_error.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/manifest/manifest_codec_v1.h"
 #include "sherd/serialization/manifest/manifest_sections.h"
@@ -57,9 +58,9 @@ absl::StatusOr<std::string> EncodeSections(const Manifest& manifest,
   MemoryBudget memory(max_memory);
   SHERD_RETURN_IF_ERROR(AppendSections(manifest, checked, memory, bytes));
   if (bytes.size() > static_cast<size_t>(kMaxManifestBytes)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the manifest would have ", bytes.size(),
-                     " bytes, expected at most ", kMaxManifestBytes));
+    return LimitError(absl::StrCat("the manifest would have ", bytes.size(),
+                                   " bytes, expected at most ",
+                                   kMaxManifestBytes));
   }
   return bytes;
 }

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/checked_math.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/limit_error.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/manifest/manifest_memory.h"
 #include "sherd/serialization/proto/checkpoint.pb.h"
@@ -257,9 +258,9 @@ absl::StatusOr<ManifestV1> FromProto(const Proto& proto) {
 absl::Status CheckMemory(absl::string_view message, int64_t max_memory) {
   SHERD_ASSIGN_OR_RETURN(const int64_t memory, ManifestMemory(message));
   if (memory <= max_memory) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "the manifest has ", message.size(), " bytes and would take ", memory,
-      " in memory, expected at most ", max_memory));
+  return LimitError(absl::StrCat("the manifest has ", message.size(),
+                                 " bytes and would take ", memory,
+                                 " in memory, expected at most ", max_memory));
 }
 
 Proto ToProto(const ManifestV1& manifest) {
@@ -308,7 +309,7 @@ absl::StatusOr<std::string> EncodeManifestV1(const ManifestV1& manifest) {
   const Proto proto = ToProto(manifest);
   const size_t length = proto.ByteSizeLong();
   if (length + kFrameBytes > static_cast<size_t>(kMaxManifestBytes)) {
-    return absl::ResourceExhaustedError(
+    return LimitError(
         absl::StrCat("the manifest would have ", length + kFrameBytes,
                      " bytes, expected at most ", kMaxManifestBytes));
   }

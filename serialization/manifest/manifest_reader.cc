@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/limit_error.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/manifest/directory_names.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
@@ -199,9 +200,9 @@ absl::Status ManifestReader::State::Open() {
   absl::MutexLock lock(&mutex);
   SHERD_ASSIGN_OR_RETURN(size, file->Size());
   if (size > kMaxManifestBytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the manifest has ", size, " bytes, expected at most ",
-                     kMaxManifestBytes));
+    return LimitError(absl::StrCat("the manifest has ", size,
+                                   " bytes, expected at most ",
+                                   kMaxManifestBytes));
   }
   kept_from = size;
   std::string front_buffer;

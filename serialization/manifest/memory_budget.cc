@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/core/base/checked_math.h"
+#include "sherd/core/base/limit_error.h"
 #include "sherd/core/base/status_macros.h"
 
 namespace sherd {
@@ -12,9 +13,9 @@ absl::Status MemoryBudget::Take(int64_t count, int64_t bytes) {
     left_ -= *total;
     return absl::OkStatus();
   }
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the manifest would take more than ", limit_,
-                   " bytes in memory: ", count, " entries of ", bytes));
+  return LimitError(absl::StrCat("the manifest would take more than ", limit_,
+                                 " bytes in memory: ", count, " entries of ",
+                                 bytes));
 }
 
 absl::Status MemoryLoan::Take(int64_t count, int64_t bytes) {

@@ -13,7 +13,7 @@ class MemoryBudget {
   explicit MemoryBudget(int64_t bytes) : limit_(bytes), left_(bytes) {}
 
   // `count` things of `bytes` each.
-  //   kResourceExhausted  There is less left.
+  //   kResourceExhausted  There is less left; a LimitError (limit_error.h).
   absl::Status Take(int64_t count, int64_t bytes);
   // So many bytes that were taken.
   void Give(int64_t bytes) { left_ += bytes; }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "sherd/core/base/limit_error.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/manifest/layout_codec.h"
 #include "sherd/serialization/manifest/manifest_codec.h"
@@ -27,7 +28,7 @@ absl::StatusOr<proto::Tree> AppendSection(
   const size_t length = message.ByteSizeLong();
   if (length > static_cast<size_t>(kMaxSectionBytes) ||
       begin + length > static_cast<size_t>(kMaxManifestBytes)) {
-    return absl::ResourceExhaustedError(absl::StrCat(
+    return LimitError(absl::StrCat(
         "the manifest would have ", begin + length,
         " bytes, with a section of ", length, ", expected at most ",
         kMaxManifestBytes, " and ", kMaxSectionBytes,

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "sherd/core/base/limit_error.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/checkpoint/extent_reader.h"
 #include "sherd/serialization/manifest/directory_names.h"
@@ -59,7 +60,7 @@ SeriesStep LookAtStep(FileSystem& files, const std::string& directory,
 
 bool IsUnsound(const absl::Status& status) {
   return absl::IsDataLoss(status) || absl::IsInvalidArgument(status) ||
-         absl::IsUnimplemented(status) || absl::IsResourceExhausted(status);
+         absl::IsUnimplemented(status) || IsLimitError(status);
 }
 
 absl::StatusOr<StepNames> ListStepNames(FileSystem& files,
