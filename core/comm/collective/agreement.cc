@@ -473,10 +473,12 @@ absl::Status AgreeAndGather(ProcessGroup& group, const OperationLabel& what,
 }
 
 absl::StatusOr<std::vector<std::string>> AllGatherStrings(
-    ProcessGroup& group, absl::string_view local, int64_t max_total_bytes) {
+    ProcessGroup& group, absl::string_view local,
+    const CollectiveOptions& options, int64_t max_total_bytes) {
   const uint64_t own_size = local.size();
   std::vector<uint64_t> sizes(group.size());
-  SHERD_RETURN_IF_ERROR(group.AllGather(BytesOf(own_size), BytesOf(sizes)));
+  SHERD_RETURN_IF_ERROR(
+      group.AllGather(BytesOf(own_size), BytesOf(sizes), options));
   uint64_t total = 0;
   for (const uint64_t size : sizes) {
     total = CheckedAdd(total, size).value_or(UINT64_MAX);
@@ -497,7 +499,7 @@ absl::StatusOr<std::vector<std::string>> AllGatherStrings(
     recvs.emplace_back(reinterpret_cast<std::byte*>(strings.back().data()),
                        size);
   }
-  SHERD_RETURN_IF_ERROR(group.AllToAllV(sends, recvs));
+  SHERD_RETURN_IF_ERROR(group.AllToAllV(sends, recvs, options));
   return strings;
 }
 

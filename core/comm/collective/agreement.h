@@ -211,6 +211,7 @@ absl::Status CompareValues(ProcessGroup& group, const OperationLabel& what,
 // Cost. One all_gather of 8 bytes per rank and one all_to_all_v.
 absl::StatusOr<std::vector<std::string>> AllGatherStrings(
     ProcessGroup& group, absl::string_view local,
+    const CollectiveOptions& options = {},
     int64_t max_total_bytes = int64_t{1} << 30);
 
 }  // namespace sherd

@@ -505,7 +505,7 @@ TEST_P(AgreementTest, GathersStringsOfDifferentLengths) {
 
 TEST_P(AgreementTest, RefusesToGatherMoreThanTheLimitOnAllRanks) {
   RunLocalRanks(GetParam(), [](ProcessGroup& group) {
-    EXPECT_THAT(AllGatherStrings(group, "0123456789", 5),
+    EXPECT_THAT(AllGatherStrings(group, "0123456789", {}, 5),
                 StatusIs(absl::StatusCode::kResourceExhausted));
     EXPECT_THAT(group.Barrier(), IsOk());
   });

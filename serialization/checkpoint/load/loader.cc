@@ -108,9 +108,9 @@ absl::StatusOr<Loader::Found> Loader::LookAgain() {
     // One that cannot be read now, or that was read before, is something.
     found = kNothing;
   }
-  SHERD_ASSIGN_OR_RETURN(
-      const uint64_t most,
-      AgreeOnMaximum(group_, operation(), absl::OkStatus(), {}, found));
+  SHERD_ASSIGN_OR_RETURN(const uint64_t most,
+                         AgreeOnMaximum(group_, operation(), absl::OkStatus(),
+                                        {}, found, collective_));
   return static_cast<Found>(most);
 }
 

@@ -139,7 +139,7 @@ absl::StatusOr<SaveJob> Collect(const OperationLabel& operation,
   absl::StatusOr<LocalState> made =
       MakeLocalState(state, options.per_rank, *group);
   const LocalState local = made.ok() ? std::move(*made) : LocalState();
-  StateExchange exchange(group, operation, local);
+  StateExchange exchange(group, operation, local, options.timeout);
   const auto describe = [&] { return DescribePerRank(options.per_rank); };
   SHERD_RETURN_IF_ERROR(exchange.Agree(
       step, made.status(), {Fingerprint().Add(describe()).value(), describe}));

@@ -7,13 +7,17 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/base/error_info.h"
 #include "sherd/core/comm/init.h"
 #include "sherd/core/sharding/sharded_tensor.h"
 #include "sherd/core/sharding/state_dict.h"
 #include "sherd/core/tensor/tensor.h"
 #include "sherd/serialization/checkpoint.h"
+#include "sherd/serialization/checkpoint/state/state_exchange.h"
 #include "sherd/serialization/kits/state_fixture.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/local_ranks.h"
@@ -48,6 +52,21 @@ class StateErrorsTest : public StateFixture {
     });
   }
 };
+
+TEST_F(StateErrorsTest, ARankThatStaysAwayFromTheExchangeIsNamed) {
+  absl::Notification gave_up;
+  RunLocalRanks(2, [&](ProcessGroup& group) {
+    if (group.rank() == 1) return gave_up.WaitForNotification();
+    // Not the group's timeout.
+    const absl::Status status =
+        GatherFromAll(group, {"save_checkpoint", "save"}, "own",
+                      absl::Milliseconds(100))
+            .status();
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded));
+    EXPECT_EQ(FailedRank(status), 1) << status;
+    gave_up.Notify();
+  });
+}
 
 TEST_F(StateErrorsTest, ValuesThatDifferAreNamed) {
   const auto expect = [&](const std::string& phrase, StateValue odd,

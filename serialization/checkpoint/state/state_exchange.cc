@@ -75,6 +75,15 @@ absl::Status AddBlob(const char* name,
 
 }  // namespace
 
+absl::StatusOr<std::vector<std::string>> GatherFromAll(
+    ProcessGroup& group, const OperationLabel& operation,
+    const absl::StatusOr<std::string>& own,
+    std::optional<absl::Duration> timeout) {
+  const CollectiveOptions options = {.timeout = timeout};
+  SHERD_RETURN_IF_ERROR(Agree(group, operation, own.status(), {}, options));
+  return AllGatherStrings(group, *own, options);
+}
+
 absl::Status StateExchange::Agree(LongStep& step, const absl::Status& made,
                                   const AgreedValue& value) {
   KeptStatePlans& kept = KeptStatePlans::Get();
@@ -159,9 +168,8 @@ absl::StatusOr<std::vector<StateDescription>> StateExchange::Exchange(
   if (std::binary_search(sources.begin(), sources.end(), group_->rank())) {
     own = EncodeDescription(local_.shared, Describe(local_.tensors, *group_));
   }
-  SHERD_RETURN_IF_ERROR(sherd::Agree(*group_, operation_, own.status()));
   SHERD_ASSIGN_OR_RETURN(const std::vector<std::string> gathered,
-                         AllGatherStrings(*group_, *own));
+                         GatherFromAll(*group_, operation_, own, timeout_));
   std::vector<StateDescription> states;
   for (const int source : sources) {
     SHERD_ASSIGN_OR_RETURN(

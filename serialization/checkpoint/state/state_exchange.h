@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "sherd/core/comm/collective/agreement.h"
 #include "sherd/core/comm/collective/operation_label.h"
 #include "sherd/core/comm/process_group.h"
@@ -43,13 +45,25 @@ struct StateNote {
   uint64_t own_bytes = 0;
 };
 
+// The messages of all ranks, on all; where a rank has none but an error, that,
+// on all. Collective.
+absl::StatusOr<std::vector<std::string>> GatherFromAll(
+    ProcessGroup& group, const OperationLabel& operation,
+    const absl::StatusOr<std::string>& own,
+    std::optional<absl::Duration> timeout);
+
 // One rank's part of making tensors over a group of the states of all ranks.
 class StateExchange {
  public:
   // The references outlive it. `step` has notes of sizeof(StateNote).
+  // `timeout` is of each collective; unset: the group's.
   StateExchange(const std::shared_ptr<ProcessGroup>& group,
-                const OperationLabel& operation, const LocalState& local)
-      : group_(group), operation_(operation), local_(local) {}
+                const OperationLabel& operation, const LocalState& local,
+                std::optional<absl::Duration> timeout)
+      : group_(group),
+        operation_(operation),
+        local_(local),
+        timeout_(timeout) {}
 
   // Ends `step`, in which the ranks made their local states: `made` is how that
   // went. Afterwards all ranks have one plan.
@@ -78,6 +92,7 @@ class StateExchange {
   const std::shared_ptr<ProcessGroup>& group_;
   const OperationLabel& operation_;
   const LocalState& local_;
+  const std::optional<absl::Duration> timeout_;
   std::vector<StateNote> notes_;
   KeptStatePlans::Plan plan_;
 };

@@ -55,7 +55,8 @@ class StateLoader {
   absl::StatusOr<bool> AnyFinds() const {
     SHERD_ASSIGN_OR_RETURN(const uint64_t found,
                            AgreeOnMaximum(*group_, operation_, absl::OkStatus(),
-                                          {}, save_id_.empty() ? 0 : 1));
+                                          {}, save_id_.empty() ? 0 : 1,
+                                          {.timeout = options_.timeout}));
     return found != 0;
   }
   const OperationLabel& operation() const { return operation_; }
@@ -125,7 +126,7 @@ absl::Status StateLoader::Load() {
                 {.timeout = options_.timeout, .note_bytes = sizeof(StateNote)});
   absl::StatusOr<LocalState> prepared = Prepare(step);
   const LocalState local = prepared.ok() ? std::move(*prepared) : LocalState();
-  StateExchange exchange(group_, operation_, local);
+  StateExchange exchange(group_, operation_, local, options_.timeout);
   SHERD_RETURN_IF_ERROR(
       exchange.Agree(step, prepared.status(),
                      {FingerprintOfCall(), [this] { return DescribeCall(); }}));
@@ -194,9 +195,9 @@ absl::StatusOr<std::string> EncodeReport(const LoadReport& report) {
 
 absl::Status StateLoader::MergeReports(LoadReport tensors) {
   absl::StatusOr<std::string> own = EncodeReport(match_.report);
-  SHERD_RETURN_IF_ERROR(Agree(*group_, operation_, own.status()));
-  SHERD_ASSIGN_OR_RETURN(const std::vector<std::string> gathered,
-                         AllGatherStrings(*group_, *own));
+  SHERD_ASSIGN_OR_RETURN(
+      const std::vector<std::string> gathered,
+      GatherFromAll(*group_, operation_, own, options_.timeout));
   LoadReport& report = match_.report;
   report = std::move(tensors);
   for (std::string& name : report.missing) name = NameInState(name);
