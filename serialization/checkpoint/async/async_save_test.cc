@@ -141,6 +141,32 @@ TEST_F(AsyncSaveTest, TheBudgetBoundsTheMemory) {
   ExpectHolds(Path(), 1);
 }
 
+TEST_F(AsyncSaveTest, ASmallerBudgetBoundsWhatAnEarlierSaveTook) {
+  RunLocalRanks(1, [&](ProcessGroup&) {
+    const Tensors tensors = MakeTensors(1, 1);
+    constexpr int64_t kBudget = 100'000;
+    const auto save = [&](int64_t budget) {
+      auto handle = SaveCheckpointAsync(Path(), tensors, nullptr,
+                                        {.staging_budget = budget});
+      ASSERT_THAT(handle, IsOk());
+      ASSERT_THAT(handle->Durable(), IsOk());
+    };
+    save(0);
+    // It goes, and less is taken; then that is kept.
+    const CountPassages copies("tensor/allocate",
+                               {.min_bytes = 4 << 10, .optional = true});
+    const CountPassages larger("tensor/allocate",
+                               {.min_bytes = kBudget + 1, .optional = true});
+    save(kBudget);
+    EXPECT_EQ(copies.count(), 1);
+    save(kBudget);
+    EXPECT_EQ(copies.count(), 1);
+    EXPECT_EQ(larger.count(), 0);
+    EXPECT_THAT(FlushSaves(), IsOk());
+  });
+  ExpectHolds(Path(), 1);
+}
+
 TEST_F(AsyncSaveTest, FiftySavesTakeNoMoreMemoryThanOne) {
   RunLocalRanks(2, [&](ProcessGroup& group) {
     Tensors tensors = MakeTensors(2, 0);

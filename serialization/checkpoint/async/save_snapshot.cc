@@ -129,7 +129,8 @@ SaveSnapshot::SaveSnapshot(std::shared_ptr<SaveJob::Tensors> tensors,
       devices_.push_back(device);
     }
   }
-  if (budget > 0) limit_ = std::min(limit_, budget);
+  if (budget > 0) budget_ = budget;
+  limit_ = std::min(limit_, budget_);
 }
 
 absl::Status SaveSnapshot::FollowCurrentStreams(CopyStreams& streams) const {
@@ -147,7 +148,7 @@ absl::StatusOr<SaveSnapshot::Wave> SaveSnapshot::Place(StagingRing& ring) {
                              DeviceRuntime::For(devices_.front().type));
       pinned = runtime->PinnedMemory();
     }
-    SHERD_RETURN_IF_ERROR(ring.Reserve(limit_, pinned));
+    SHERD_RETURN_IF_ERROR(ring.Reserve(limit_, budget_, pinned));
   }
   Wave wave = {placed_, placed_};
   for (; placed_ < places_.size(); ++placed_) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -124,7 +125,8 @@ class SaveSnapshot {
   std::vector<ShardedTensor*> by_index_;
   // Of the shards on devices; empty: none.
   std::vector<Device> devices_;
-  // The room that all copies take together, and what they may take.
+  // What copies may take at once, and the room that they need of it.
+  int64_t budget_ = std::numeric_limits<int64_t>::max();
   int64_t limit_ = 0;
   // Of each shard the copy; null: it stays where it is.
   std::vector<std::byte*> places_;

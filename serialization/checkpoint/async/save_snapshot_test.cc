@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <random>
@@ -30,11 +31,12 @@ using sherd::testing::RunLocalRanks;
 using sherd::testing::StatusIs;
 
 constexpr int64_t kRoom = StagingRing::kAlignment;
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 TEST(StagingRingTest, GivesRoomInOnePieceAndTakesItBackInOrder) {
   StagingRing ring;
   EXPECT_EQ(ring.Take(1), nullptr);
-  ASSERT_THAT(ring.Reserve(10 * kRoom, nullptr), IsOk());
+  ASSERT_THAT(ring.Reserve(10 * kRoom, kNoLimit, nullptr), IsOk());
   std::byte* const first = ring.Take(4 * kRoom);
   ASSERT_NE(first, nullptr);
   EXPECT_EQ(ring.Take(3 * kRoom + 1), first + 4 * kRoom);
@@ -54,13 +56,15 @@ TEST(StagingRingTest, GivesRoomInOnePieceAndTakesItBackInOrder) {
 
 TEST(StagingRingTest, KeepsItsMemoryUnlessMoreIsNeeded) {
   StagingRing ring;
-  ASSERT_THAT(ring.Reserve(100 * kRoom, nullptr), IsOk());
+  ASSERT_THAT(ring.Reserve(100 * kRoom, kNoLimit, nullptr), IsOk());
   const auto memory = ring.storage();
-  ASSERT_THAT(ring.Reserve(50 * kRoom, nullptr), IsOk());
+  ASSERT_THAT(ring.Reserve(50 * kRoom, kNoLimit, nullptr), IsOk());
   EXPECT_EQ(ring.storage(), memory);
-  ASSERT_THAT(ring.Reserve(101 * kRoom, nullptr), IsOk());
+  ASSERT_THAT(ring.Reserve(101 * kRoom, kNoLimit, nullptr), IsOk());
   EXPECT_NE(ring.storage(), memory);
   EXPECT_EQ(ring.capacity(), 101 * kRoom);
+  ASSERT_THAT(ring.Reserve(10 * kRoom, 20 * kRoom, nullptr), IsOk());
+  EXPECT_EQ(ring.capacity(), 10 * kRoom) << "what is kept has a bound, too";
   ring.Release();
   EXPECT_EQ(ring.capacity(), 0);
 }
@@ -68,7 +72,7 @@ TEST(StagingRingTest, KeepsItsMemoryUnlessMoreIsNeeded) {
 TEST(StagingRingTest, CopiesDoNotOverlap) {
   std::mt19937_64 random(RandomSeed());
   StagingRing ring;
-  ASSERT_THAT(ring.Reserve(64 * kRoom, nullptr), IsOk());
+  ASSERT_THAT(ring.Reserve(64 * kRoom, kNoLimit, nullptr), IsOk());
   // Begin and end of each copy, the oldest first.
   std::vector<std::pair<std::byte*, std::byte*>> live;
   for (int i = 0; i < 10000; ++i) {

@@ -12,9 +12,11 @@ int64_t StagingRing::RoomFor(int64_t bytes) {
   return RoundUp(std::max<int64_t>(bytes, 1), kAlignment);
 }
 
-absl::Status StagingRing::Reserve(int64_t bytes, Allocator* pinned_memory) {
+absl::Status StagingRing::Reserve(int64_t bytes, int64_t most,
+                                  Allocator* pinned_memory) {
   SHERD_CHECK(empty());
-  if (capacity() >= bytes && (pinned_ || pinned_memory == nullptr)) {
+  if (bytes <= capacity() && capacity() <= most &&
+      (pinned_ || pinned_memory == nullptr)) {
     return absl::OkStatus();
   }
   // Before, so that there never are both.

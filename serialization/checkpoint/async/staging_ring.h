@@ -24,10 +24,10 @@ class StagingRing {
   static int64_t RoomFor(int64_t bytes);
 
   // Only while it is empty: makes room for `bytes` in all, pinned for devices
-  // if `pinned_memory` is not null, unless there is as much already. An error
-  // leaves none.
+  // if `pinned_memory` is not null, unless there is as much already, and no
+  // more than `most`. An error leaves none.
   //   kResourceExhausted  There is no memory.
-  absl::Status Reserve(int64_t bytes, Allocator* pinned_memory);
+  absl::Status Reserve(int64_t bytes, int64_t most, Allocator* pinned_memory);
 
   // Memory for a copy, or null if there is no room in one piece.
   std::byte* Take(int64_t bytes);
