@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -51,6 +52,18 @@ class CheckpointReader {
                                    absl::Span<const int64_t> offsets,
                                    absl::Span<const int64_t> sizes) const;
 
+  // The box at `offsets` of the sizes of `destination`, into that: memory of
+  // the caller with any strides, on the host or on a device, where it is
+  // complete on return. After an error of reading its contents are unspecified;
+  // after one of these it is as before:
+  //   kOutOfRange          The box is not inside the tensor.
+  //   kInvalidArgument     The tensor has another dtype, or elements of the
+  //                        destination coincide.
+  //   kFailedPrecondition  The destination is read-only or without data.
+  absl::Status ReadInto(absl::string_view name,
+                        absl::Span<const int64_t> offsets,
+                        Tensor destination) const;
+
   // The state that was saved, without elements: tensors are on meta. Empty if
   // the checkpoint was saved from a map of tensors. ReadState has what ranks
   // share, ReadStateOf what was in per_rank on that rank, which may be nothing.
@@ -67,6 +80,11 @@ class CheckpointReader {
 
   absl::StatusOr<Tensor> ReadBox(const ManifestTensor& tensor,
                                  const BoxView& slice) const;
+  // Into the tensor that `make` returns once it is known that the files have
+  // the box.
+  absl::Status ReadBoxInto(
+      const ManifestTensor& tensor, const BoxView& slice,
+      absl::FunctionRef<absl::StatusOr<Tensor>()> make) const;
 
   std::string path_;
   FileSystem* files_;

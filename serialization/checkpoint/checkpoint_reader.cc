@@ -1,12 +1,16 @@
 #include "sherd/serialization/checkpoint_reader.h"
 
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "sherd/core/base/error_info.h"
+#include "sherd/core/base/printable_text.h"
 #include "sherd/core/base/status_macros.h"
 #include "sherd/core/tensor/box.h"
+#include "sherd/core/tensor/dtype.h"
 #include "sherd/core/tensor/shape.h"
 #include "sherd/serialization/checkpoint.h"
 #include "sherd/serialization/checkpoint/extent_reader.h"
@@ -15,6 +19,33 @@
 #include "sherd/serialization/safetensors/box_pieces.h"
 
 namespace sherd {
+namespace {
+
+absl::Status CheckDestination(const ManifestTensor& saved,
+                              const Tensor& destination) {
+  const std::string label =
+      absl::StrCat("the destination of tensor ", Quoted(saved.name));
+  if (destination.dtype() != saved.dtype) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(label, " has ", Name(destination.dtype()),
+                     " elements, expected ", Name(saved.dtype)));
+  }
+  if (destination.numel() == 0) return absl::OkStatus();
+  if (destination.data() == nullptr || !destination.writable()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        label, destination.data() == nullptr ? " has no data" : " is read-only",
+        ", expected memory to write to"));
+  }
+  if (!IsNonOverlapping(destination.sizes(), destination.strides())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("elements of ", label, " coincide: sizes ",
+                     FormatDims(destination.sizes()), ", strides ",
+                     FormatDims(destination.strides())));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::StatusOr<CheckpointReader> CheckpointReader::Open(const std::string& path,
                                                         FileSystem& files) {
@@ -41,8 +72,29 @@ absl::StatusOr<Tensor> CheckpointReader::ReadSlice(
   return ReadBox(*tensor, slice);
 }
 
+absl::Status CheckpointReader::ReadInto(absl::string_view name,
+                                        absl::Span<const int64_t> offsets,
+                                        Tensor destination) const {
+  SHERD_ASSIGN_OR_RETURN(const auto tensor, manifest_.Find(name));
+  const BoxView slice(offsets, destination.sizes());
+  absl::Status status = CheckSlice(tensor->name, tensor->sizes(), slice);
+  if (status.ok()) status = CheckDestination(*tensor, destination);
+  if (!status.ok()) return Annotate(std::move(status), path_);
+  return ReadBoxInto(*tensor, slice, [&] { return destination; });
+}
+
 absl::StatusOr<Tensor> CheckpointReader::ReadBox(const ManifestTensor& tensor,
                                                  const BoxView& slice) const {
+  absl::StatusOr<Tensor> result;
+  SHERD_RETURN_IF_ERROR(ReadBoxInto(tensor, slice, [&] {
+    return result = Tensor::Empty(slice.sizes, {.dtype = tensor.dtype});
+  }));
+  return result;
+}
+
+absl::Status CheckpointReader::ReadBoxInto(
+    const ManifestTensor& tensor, const BoxView& slice,
+    absl::FunctionRef<absl::StatusOr<Tensor>()> make) const {
   // First check that the files have the sizes in the manifest, and the shards
   // are inside them: only then is the manifest trusted about the memory that
   // the slice needs.
@@ -59,8 +111,7 @@ absl::StatusOr<Tensor> CheckpointReader::ReadBox(const ManifestTensor& tensor,
     return status.ok();
   });
   SHERD_RETURN_IF_ERROR(status);
-  SHERD_ASSIGN_OR_RETURN(Tensor result,
-                         Tensor::Empty(slice.sizes, {.dtype = tensor.dtype}));
+  SHERD_ASSIGN_OR_RETURN(Tensor result, make());
   ShardBoxReader reader(files);
   Box saved;
   for (const int64_t shard : shards) {
@@ -72,7 +123,7 @@ absl::StatusOr<Tensor> CheckpointReader::ReadBox(const ManifestTensor& tensor,
     SHERD_RETURN_IF_ERROR(reader.ReadBox(
         tensor, shard, OffsetsFrom(saved.offsets, *common), part));
   }
-  return result;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> CheckpointExists(const std::string& path,

@@ -3,12 +3,14 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <list>
 #include <memory>
 #include <optional>
 #include <set>
@@ -507,6 +509,117 @@ TEST_F(CheckpointTest, AReaderReadsTensorsAndSlices) {
               StatusIs(absl::StatusCode::kInvalidArgument, "2 dimensions"));
   EXPECT_THAT(reader.ReadTensor("absent"),
               StatusIs(absl::StatusCode::kInvalidArgument, "\"absent\""));
+}
+
+// Names are no paths, and not only text without zeros.
+TEST_F(CheckpointTest, NamesThatLookLikePathsLeadNowhere) {
+  const std::vector<std::string> names = {"..",
+                                          "../../../tmp/x",
+                                          "/etc/passwd",
+                                          "a/../b",
+                                          "C:\\x",
+                                          "a\nb",
+                                          ".",
+                                          "manifest.sherd",
+                                          "lease.sherd",
+                                          "a\"b",
+                                          "\u00e9",
+                                          std::string("a\0b", 3),
+                                          std::string(1, '\0')};
+  RunLocalRanks(2, [&](ProcessGroup&) {
+    Tensors tensors;
+    std::map<std::string, ShardingSpecPtr> specs;
+    for (size_t i = 0; i < names.size(); ++i) {
+      SHERD_ASSERT_OK_AND_ASSIGN(
+          ShardedTensor tensor,
+          ShardedTensor::Zeros(*SampleSpec(0, {5, 3}, 2), {5, 3}));
+      FillSample(tensor, static_cast<int>(i));
+      specs.emplace(names[i], tensor.spec());
+      tensors.emplace(names[i], std::move(tensor));
+    }
+    ASSERT_THAT(SaveCheckpoint(path_, tensors), IsOk());
+    SHERD_ASSERT_OK_AND_ASSIGN(const Tensors loaded,
+                               LoadCheckpoint(path_, specs));
+    for (size_t i = 0; i < names.size(); ++i) {
+      EXPECT_EQ(CountWrong(loaded.at(names[i]), static_cast<int>(i)), 0);
+    }
+  });
+  EXPECT_EQ(Files().size(), 3) << "a manifest, and a file of each rank";
+  EXPECT_THAT(VerifyCheckpoint(path_), IsOk());
+  std::filesystem::remove(JoinPath(path_, kManifestFileName));
+  EXPECT_THAT(RecoverManifest(path_), IsOk());
+  SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
+                             CheckpointReader::Open(path_));
+  for (size_t i = 0; i < names.size(); ++i) {
+    SHERD_ASSERT_OK_AND_ASSIGN(const Tensor tensor,
+                               reader.ReadTensor(names[i]));
+    EXPECT_EQ(CountWrong(tensor, {0, 0}, {5, 3}, static_cast<int>(i)), 0);
+  }
+}
+
+// As on a file system that is mounted read-only, or of another user.
+TEST_F(CheckpointTest, ADirectoryThatMayNotBeWrittenIsNamedAndCanBeLoaded) {
+  Save(2, 0, 70);
+  const std::set<std::string> before = Files();
+  std::list<FailFileOperation> read_only;
+  for (const char* operation : {"create", "write", "rename", "rename_new",
+                                "remove", "create_directories"}) {
+    read_only.emplace_back(operation, path_ + "*",
+                           ErrnoStatus(EROFS, operation, path_),
+                           FaultOptions{.times = 1000, .optional = true});
+  }
+  RunLocalRanks(2, [&](ProcessGroup&) {
+    EXPECT_THAT(SaveCheckpoint(path_, MakeTensors(0, 2, 71)),
+                StatusIs(absl::StatusCode::kPermissionDenied,
+                         AllOf(HasSubstr("save \""), HasSubstr("rank 0"),
+                               HasSubstr("Read-only file system"))));
+    EXPECT_THAT(LoadCheckpoint(path_, MakeSpecs(1, 2)), IsOk());
+  });
+  EXPECT_EQ(Files(), before);
+  ExpectHolds(70);
+}
+
+TEST_F(CheckpointTest, AReaderReadsIntoMemoryOfTheCaller) {
+  Save(3, 2, 70);
+  SHERD_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader,
+                             CheckpointReader::Open(path_));
+  const Dims offsets = {17, 100}, sizes = {251, 301};
+  SHERD_ASSERT_OK_AND_ASSIGN(const Tensor slice,
+                             reader.ReadSlice("large", offsets, sizes));
+  const DType dtype = slice.dtype();
+  // A part of a larger one, whose other elements stay.
+  SHERD_ASSERT_OK_AND_ASSIGN(Tensor whole,
+                             Tensor::Zeros({260, 310}, {.dtype = dtype}));
+  SHERD_ASSERT_OK_AND_ASSIGN(Tensor part, whole.Narrow({3, 4}, sizes));
+  EXPECT_THAT(reader.ReadInto("large", offsets, part), IsOk());
+  EXPECT_TRUE(part.BitwiseEqual(slice));
+  SHERD_ASSERT_OK_AND_ASSIGN(const Tensor before,
+                             whole.Narrow({0, 0}, {3, 310}));
+  SHERD_ASSERT_OK_AND_ASSIGN(const Tensor zeros,
+                             Tensor::Zeros({3, 310}, {.dtype = dtype}));
+  EXPECT_TRUE(before.BitwiseEqual(zeros));
+
+  EXPECT_THAT(reader.ReadInto("large", {60, 0}, part),
+              StatusIs(absl::StatusCode::kOutOfRange, "\"large\""));
+  EXPECT_THAT(reader.ReadInto("absent", offsets, part),
+              StatusIs(absl::StatusCode::kInvalidArgument, "\"absent\""));
+  const DType other = dtype == kInt64 ? kInt32 : kInt64;
+  SHERD_ASSERT_OK_AND_ASSIGN(const Tensor of_other,
+                             Tensor::Zeros(sizes, {.dtype = other}));
+  EXPECT_THAT(reader.ReadInto("large", offsets, of_other),
+              StatusIs(absl::StatusCode::kInvalidArgument, Name(other)));
+  SHERD_ASSERT_OK_AND_ASSIGN(
+      const Tensor coinciding,
+      Tensor::FromStorageStrided(whole.storage(), 0, {2, 3}, {0, 1}, dtype));
+  EXPECT_THAT(reader.ReadInto("large", offsets, coinciding),
+              StatusIs(absl::StatusCode::kInvalidArgument, "coincide"));
+  SHERD_ASSERT_OK_AND_ASSIGN(
+      const auto mapped,
+      Storage::MapFile(JoinPath(path_, "manifest.sherd"), 0, SizeOf(dtype)));
+  SHERD_ASSERT_OK_AND_ASSIGN(const Tensor read_only,
+                             Tensor::FromStorage(mapped, 0, {1, 1}, dtype));
+  EXPECT_THAT(reader.ReadInto("large", offsets, read_only),
+              StatusIs(absl::StatusCode::kFailedPrecondition, "read-only"));
 }
 
 TEST_F(CheckpointTest, ASliceReadsOnlyTheChunksItNeeds) {

@@ -170,6 +170,11 @@ TEST_F(DeviceCheckpointTest, AnIncrementHasTheChunksThatChanged) {
     EXPECT_TRUE(
         HasPattern(*whole.Narrow({513, 0}, {511, 1024}), {513, 0}, size, 1));
     EXPECT_EQ(whole.data_as<float>()[512 * 1024], 7.0F);
+    SHERD_ASSERT_OK_AND_ASSIGN(Tensor there,
+                               Tensor::Empty({100, 200}, {.device = Cuda(0)}));
+    EXPECT_THAT(reader.ReadInto("x", {513, 7}, there), IsOk());
+    SHERD_ASSERT_OK_AND_ASSIGN(const Tensor here, there.To(Device()));
+    EXPECT_TRUE(HasPattern(here, {513, 7}, size, 1));
   });
 }
 

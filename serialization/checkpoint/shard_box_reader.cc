@@ -8,6 +8,7 @@
 #include "sherd/core/tensor/shape.h"
 #include "sherd/serialization/safetensors/box_pieces.h"
 #include "sherd/serialization/safetensors/crc32c.h"
+#include "sherd/serialization/safetensors/device_blocks.h"
 
 namespace sherd {
 namespace {
@@ -24,6 +25,13 @@ absl::Status ShardBoxReader::ReadBox(const ManifestTensor& tensor,
   const SavedShardPlace place = tensor.PlaceOf(shard, reader_.chunk_bytes());
   const Box saved = tensor.layout.BoxAt(shard);
   const BoxInArray box = BoxOf(saved.sizes, offsets, destination);
+  if (!destination.device().is_cpu()) {
+    return WriteDeviceBox(box, destination.device(),
+                          [&](int64_t offset, absl::Span<std::byte> block) {
+                            return ReadRange(tensor, place.extents, offset,
+                                             block);
+                          });
+  }
   return ForEachPiece(
       box, kStagingBytes, [&](const BoxPiece& piece) -> absl::Status {
         if (piece.contiguous) {

@@ -22,7 +22,7 @@ class ShardBoxReader {
   explicit ShardBoxReader(ExtentReader& reader) : reader_(reader) {}
 
   // Reads the box at `offsets` in shard number `shard` of a tensor, of the
-  // sizes of `destination`, which is in host memory.
+  // sizes of `destination`; on a device it is complete on return.
   //   kDataLoss  A chunk is damaged; the message names file, tensor and offset.
   absl::Status ReadBox(const ManifestTensor& tensor, int64_t shard,
                        absl::Span<const int64_t> offsets, Tensor destination);
