@@ -99,6 +99,13 @@ struct LatestStep {
   std::vector<std::string> passed_over;
 };
 
+struct LatestOptions {
+  // True: a step counts as whole only if all that it has in files is sound, as
+  // VerifyCheckpoint says. Rank 0 reads the data of the steps that it looks at.
+  // The same on all ranks.
+  bool read_data = false;
+};
+
 // The steps of one job, which each rank saves and loads together with the
 // others.
 //
@@ -154,7 +161,8 @@ class CheckpointSeries {
   // the default group, calls it with the same directory and options but for
   // staging_budget and what SaveOptions does not ask for. One small collective;
   // with copy_to the creation of a group.
-  //   kInvalidArgument     directory is empty, or copy_to is the same;
+  //   kInvalidArgument     directory is empty, or copy_to is the same (where
+  //                        that does not show in the paths, the copy says so);
   //                        keep_last or keep_every is negative; or directory,
   //                        copy_to, keep_last, keep_every or incremental differ
   //                        between ranks: the message has both values. On all
@@ -221,13 +229,16 @@ class CheckpointSeries {
   //                        step is.
   //
   // Cost. On rank 0 the manifest of the newest step, all of whose files are
-  // opened; one small collective.
-  absl::StatusOr<LatestStep> Latest();
+  // opened, and with `read_data` read; one small collective, and one per second
+  // of that.
+  absl::StatusOr<LatestStep> Latest(const LatestOptions& options = {});
 
   // Loads a step as the functions LoadCheckpointInto and LoadCheckpoint do,
-  // from the directory if it is whole there, otherwise from the second one.
-  // Collective.
-  //   kNotFound  There is no such step.
+  // from the directory if it is whole there, otherwise from the second one; and
+  // from that also if data in the first one proves to be damaged, with a
+  // warning in the log. Collective.
+  //   kNotFound   There is no such step.
+  //   kDataLoss   It is damaged, also in the second directory.
   absl::Status LoadInto(int64_t step,
                         const std::map<std::string, ShardedTensor*>& tensors,
                         const LoadOptions& options = {});

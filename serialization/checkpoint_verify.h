@@ -2,11 +2,13 @@
 #define SHERD_SERIALIZATION_CHECKPOINT_VERIFY_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "sherd/core/base/file.h"
@@ -51,6 +53,9 @@ struct VerifyOptions {
   SoundChunks* known = nullptr;
   // The number of threads that read files.
   int threads = 2;
+  // Called on this thread as reading goes on; its error ends the call, and is
+  // returned. Not by VerifyDataFile.
+  std::function<absl::Status()> progress = nullptr;
 };
 
 struct VerifyReport {

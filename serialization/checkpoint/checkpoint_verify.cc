@@ -81,9 +81,10 @@ class Verifier {
 
   // Returns the first problem in the order of the files, whichever thread found
   // it, and how many more there are.
-  absl::Status Run(int threads) {
-    const ParallelOptions options = {.threads = threads,
-                                     .name = "sherd-verify"};
+  absl::Status Run(const VerifyOptions& verify) {
+    const ParallelOptions options = {.threads = verify.threads,
+                                     .name = "sherd-verify",
+                                     .progress = verify.progress};
     const auto headers = static_cast<int64_t>(manifest_.files.size());
     SHERD_RETURN_IF_ERROR(
         ParallelRun(options).Run(headers, [this](int64_t file) {
@@ -94,10 +95,11 @@ class Verifier {
           return absl::OkStatus();
         }));
     // Now it is known which files are sound.
-    SHERD_RETURN_IF_ERROR(ParallelRun(options).Run(
-        static_cast<int64_t>(pieces_.size()), [&](int64_t piece) {
+    ParallelRun shards(options);
+    SHERD_RETURN_IF_ERROR(
+        shards.Run(static_cast<int64_t>(pieces_.size()), [&](int64_t piece) {
           Report(static_cast<size_t>(headers + piece),
-                 CheckShard(pieces_[static_cast<size_t>(piece)]));
+                 CheckShard(pieces_[static_cast<size_t>(piece)], shards));
           return absl::OkStatus();
         }));
     return Result();
@@ -299,7 +301,7 @@ class Verifier {
   }
 
   // All of the shard of which `piece` is the first extent.
-  absl::Status CheckShard(const Piece& piece) {
+  absl::Status CheckShard(const Piece& piece, ParallelRun& run) {
     if (piece.number > 0) return absl::OkStatus();
     const ManifestTensor& tensor = manifest_.tensors[piece.tensor];
     const SavedShardPlace place =
@@ -334,6 +336,7 @@ class Verifier {
           buffer.resize(static_cast<size_t>(bytes));
           SHERD_RETURN_IF_ERROR(
               reader_.Read(last, extent.file, offset, absl::MakeSpan(buffer)));
+          SHERD_RETURN_IF_ERROR(run.MadeProgress());
           const uint32_t crc = Crc32c(buffer);
           if (crc != expected) {
             return reader_.WrongChunk(tensor.name, extent, chunk, crc,
@@ -406,7 +409,7 @@ absl::StatusOr<VerifyReport> VerifyOnce(const ManifestReader& reader,
                                         const VerifyOptions& options) {
   SHERD_ASSIGN_OR_RETURN(const Manifest manifest, reader.ReadAll());
   Verifier verifier(reader, manifest, files, options.known);
-  SHERD_RETURN_IF_ERROR(verifier.Run(options.threads));
+  SHERD_RETURN_IF_ERROR(verifier.Run(options));
   VerifyReport report;
   report.tensors = static_cast<int64_t>(manifest.tensors.size());
   report.files = static_cast<int64_t>(manifest.files.size());

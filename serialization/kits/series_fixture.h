@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <ios>
 #include <map>
 #include <set>
 #include <string>
@@ -162,6 +164,15 @@ class SeriesFixture : public ::testing::Test {
     const auto manifest = ReadManifest(CheckpointFiles(), ManifestOf(step));
     EXPECT_THAT(manifest, testing::IsOk());
     return JoinPath(path_, manifest->files[number].name);
+  }
+
+  // Of a file in a directory.
+  static void FlipBit(const std::string& path, int64_t offset) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(offset);
+    const char byte = static_cast<char>(file.get() ^ 1);
+    file.seekp(offset);
+    ASSERT_TRUE(file.put(byte)) << path;
   }
 
   const testing::LeaveOutSyncs no_syncs_;

@@ -99,6 +99,11 @@ class SaveDirectory {
   // Rank 0, after the switch or an error.
   void Release() { lease_.reset(); }
 
+  // While rank 0 has the lease: see CheckpointLease::IsIn.
+  absl::StatusOr<bool> HasLeaseOf(const std::string& directory) const {
+    return lease_->IsIn(directory);
+  }
+
   // Rank 0, instead of a save: takes the lease, removes the manifests of all
   // steps above `step`, the largest first, and then, once that is durable, the
   // files that no manifest names. A directory that is not there has none.

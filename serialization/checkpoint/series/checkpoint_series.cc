@@ -1,6 +1,9 @@
 #include "sherd/serialization/checkpoint_series.h"
 
+#include <filesystem>
 #include <optional>
+#include <system_error>
+#include <type_traits>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -22,12 +25,33 @@
 #include "sherd/serialization/checkpoint/series/step_list.h"
 #include "sherd/serialization/checkpoint/state/collect_tensors.h"
 #include "sherd/serialization/checkpoint_files.h"
+#include "sherd/serialization/checkpoint_verify.h"
 #include "sherd/serialization/manifest/directory_names.h"
+#include "sherd/serialization/store/store_registry.h"
 
 namespace sherd {
 namespace {
 
 constexpr char kOperation[] = "checkpoint_series";
+
+bool IsDamaged(const absl::Status& loaded) { return absl::IsDataLoss(loaded); }
+template <typename T>
+bool IsDamaged(const absl::StatusOr<T>& loaded) {
+  return absl::IsDataLoss(loaded.status());
+}
+
+// One spelling of a path, as far as that shows without looking at files.
+std::string Normalized(const std::string& path) {
+  const auto address = ParseStoreAddress(path);
+  const bool is_store = address.ok() && address->has_value();
+  std::filesystem::path place = is_store ? (*address)->location : path;
+  const bool is_file = !is_store || (*address)->scheme == kFileScheme;
+  std::error_code ignored;
+  if (is_file) place = std::filesystem::absolute(place, ignored);
+  std::string text = place.lexically_normal().string();
+  while (text.size() > 1 && text.back() == '/') text.pop_back();
+  return is_file ? text : absl::StrCat((*address)->scheme, ":", text);
+}
 
 absl::Status CheckOptions(const std::string& directory,
                           const SeriesOptions& options) {
@@ -35,7 +59,8 @@ absl::Status CheckOptions(const std::string& directory,
     return absl::InvalidArgumentError(
         "expected a directory, got an empty path");
   }
-  if (options.copy_to == directory) {
+  if (!options.copy_to.empty() &&
+      Normalized(options.copy_to) == Normalized(directory)) {
     return absl::InvalidArgumentError(
         "copy_to is the same directory, expected another one");
   }
@@ -121,9 +146,11 @@ struct CheckpointSeries::State {
   absl::Status CheckNoPinAfter(int64_t step) const;
   // The step where it is whole, in the first directory if in both; otherwise
   // where it may be whole, or at least is; kNotFound: in none.
-  SeriesStep Look(int64_t step, const AfterRead& after_read = nullptr) const;
+  SeriesStep Look(int64_t step, const AfterRead& after_read = nullptr,
+                  bool read_data = false) const;
   // On one rank.
-  absl::StatusOr<LatestStep> FindLatest(const AfterRead& after_read) const;
+  absl::StatusOr<LatestStep> FindLatest(const LatestOptions& latest,
+                                        const AfterRead& after_read) const;
   // What `ask` returns on rank 0, without passed_over on the others.
   // Collective.
   absl::StatusOr<LatestStep> AskRank0(
@@ -132,6 +159,11 @@ struct CheckpointSeries::State {
       const;
   // Where to load a step from. Collective if there are two directories.
   absl::StatusOr<std::string> PathOf(int64_t step) const;
+  // What `load` returns, a status with or without a value, of the path of a
+  // step; of the second one if the first is damaged.
+  template <typename LoadFn>
+  std::invoke_result_t<LoadFn, const std::string&> LoadStep(
+      int64_t step, const LoadFn& load) const;
 };
 
 absl::Status CheckpointSeries::State::Settle() {
@@ -168,10 +200,16 @@ absl::Status CheckpointSeries::State::CheckNoPinAfter(int64_t step) const {
 }
 
 SeriesStep CheckpointSeries::State::Look(int64_t step,
-                                         const AfterRead& after_read) const {
+                                         const AfterRead& after_read,
+                                         bool read_data) const {
   std::optional<SeriesStep> best;
   for (const std::string& place : Directories()) {
     SeriesStep found = LookAtStep(files(), place, step, after_read);
+    if (found.status.ok() && read_data) {
+      found.status = VerifyCheckpoint(found.path, {.files = &files(),
+                                                   .progress = after_read})
+                         .status();
+    }
     if (found.status.ok()) return found;
     const bool may_be_whole =
         !IsUnsound(found.status) && !absl::IsNotFound(found.status);
@@ -184,7 +222,7 @@ SeriesStep CheckpointSeries::State::Look(int64_t step,
 }
 
 absl::StatusOr<LatestStep> CheckpointSeries::State::FindLatest(
-    const AfterRead& after_read) const {
+    const LatestOptions& wanted, const AfterRead& after_read) const {
   // Another job may remove steps while this one looks at them.
   constexpr int kMaxAttempts = 100;
   for (int attempt = 1;; ++attempt) {
@@ -195,7 +233,7 @@ absl::StatusOr<LatestStep> CheckpointSeries::State::FindLatest(
     }
     bool vanished = false;
     for (auto it = names.steps.rbegin(); it != names.steps.rend(); ++it) {
-      const SeriesStep step = Look(*it, after_read);
+      const SeriesStep step = Look(*it, after_read, wanted.read_data);
       if (step.status.ok()) {
         latest.step = step.step;
         latest.path = step.path;
@@ -263,6 +301,24 @@ absl::StatusOr<std::string> CheckpointSeries::State::PathOf(
                                    .path = Look(step, after_read).path};
                }));
   return found.path;
+}
+
+template <typename LoadFn>
+std::invoke_result_t<LoadFn, const std::string&>
+CheckpointSeries::State::LoadStep(int64_t step, const LoadFn& load) const {
+  SHERD_ASSIGN_OR_RETURN(const std::string path, PathOf(step));
+  auto loaded = load(path);
+  const std::string copy =
+      options.copy_to.empty()
+          ? ""
+          : JoinPath(options.copy_to, StepManifestName(step));
+  // All ranks have the same error.
+  if (!IsDamaged(loaded) || copy.empty() || copy == path) return loaded;
+  auto again = load(copy);
+  if (!again.ok()) return group->health().ok() ? loaded : again;
+  SHERD_LOG(kWarning) << "step " << step << " was loaded from " << copy
+                      << ", since the other one is damaged";
+  return again;
 }
 
 CheckpointSeries::CheckpointSeries(std::unique_ptr<State> state)
@@ -346,12 +402,14 @@ absl::StatusOr<SaveHandle> CheckpointSeries::SaveAsync(int64_t step,
   return state_->SaveAsync(step, std::move(job));
 }
 
-absl::StatusOr<LatestStep> CheckpointSeries::Latest() {
-  const std::string label = state_->Label("latest step of");
+absl::StatusOr<LatestStep> CheckpointSeries::Latest(
+    const LatestOptions& options) {
+  const std::string label = absl::StrCat(state_->Label("latest step of"),
+                                         options.read_data ? ", read" : "");
   SHERD_ASSIGN_OR_RETURN(
       LatestStep latest,
-      state_->AskRank0(label, [this](const AfterRead& after_read) {
-        return state_->FindLatest(after_read);
+      state_->AskRank0(label, [&](const AfterRead& after_read) {
+        return state_->FindLatest(options, after_read);
       }));
   for (const std::string& reason : latest.passed_over) {
     SHERD_LOG(kWarning) << "passed over: " << reason;
@@ -362,23 +420,27 @@ absl::StatusOr<LatestStep> CheckpointSeries::Latest() {
 absl::Status CheckpointSeries::LoadInto(
     int64_t step, const std::map<std::string, ShardedTensor*>& tensors,
     const LoadOptions& options) {
-  SHERD_ASSIGN_OR_RETURN(const std::string path, state_->PathOf(step));
-  return LoadCheckpointInto(path, tensors, state_->group,
-                            state_->WithFiles(options));
+  return state_->LoadStep(step, [&](const std::string& path) {
+    return LoadCheckpointInto(path, tensors, state_->group,
+                              state_->WithFiles(options));
+  });
 }
 
 absl::Status CheckpointSeries::LoadInto(int64_t step, StateDict& state,
                                         const LoadOptions& options) {
-  SHERD_ASSIGN_OR_RETURN(const std::string path, state_->PathOf(step));
-  return LoadCheckpointInto(path, state, state_->group,
-                            state_->WithFiles(options));
+  return state_->LoadStep(step, [&](const std::string& path) {
+    return LoadCheckpointInto(path, state, state_->group,
+                              state_->WithFiles(options));
+  });
 }
 
 absl::StatusOr<std::map<std::string, ShardedTensor>> CheckpointSeries::Load(
     int64_t step, const std::map<std::string, ShardingSpecPtr>& specs,
     const LoadOptions& options) {
-  SHERD_ASSIGN_OR_RETURN(const std::string path, state_->PathOf(step));
-  return LoadCheckpoint(path, specs, state_->group, state_->WithFiles(options));
+  return state_->LoadStep(step, [&](const std::string& path) {
+    return LoadCheckpoint(path, specs, state_->group,
+                          state_->WithFiles(options));
+  });
 }
 
 absl::Status CheckpointSeries::RemoveAfter(int64_t step) {

@@ -2,6 +2,7 @@
 // others.
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -218,6 +219,43 @@ TEST_F(SeriesLatestTest, AnErrorOfTheFileSystemIsNotAStepThatIsNotWhole) {
                                 absl::InternalError("Stale file handle"));
   EXPECT_THAT(Latest(), StatusIs(absl::StatusCode::kInternal,
                                  HasSubstr("Stale file handle")));
+}
+
+// Nor is a process that is short of descriptors or memory for a moment.
+TEST_F(SeriesLatestTest, AShortageIsNotAStepThatIsNotWhole) {
+  ASSERT_THAT(Save(1, {1, 2}), IsOk());
+  for (const int error : {EMFILE, ENOMEM}) {
+    const FailFileOperation fault("open_for_read", ManifestOf(2),
+                                  ErrnoStatus(error, "opening", "it"));
+    EXPECT_THAT(Latest(), StatusIs(absl::StatusCode::kResourceExhausted));
+  }
+  EXPECT_EQ(Latest()->step, 2);
+}
+
+TEST_F(SeriesLatestTest, DataIsReadIfThatIsAskedFor) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
+  const SeriesOptions options = {.copy_to = second_};
+  ASSERT_THAT(Save(2, {1, 2}, options), IsOk());
+  const std::string damaged = DataFileOf(2, 1);
+  FlipBit(damaged, 4096);
+  const auto latest = [&](bool read_data) {
+    absl::StatusOr<LatestStep> found;
+    RunLocalRanks(2, [&](ProcessGroup& group) {
+      auto series = CheckpointSeries::Open(path_, nullptr, options);
+      ASSERT_THAT(series, IsOk());
+      auto own = series->Latest({.read_data = read_data});
+      if (group.rank() == 0) found = std::move(own);
+    });
+    return found;
+  };
+  EXPECT_EQ(latest(false)->path, ManifestOf(2));
+  EXPECT_EQ(latest(true)->path, ManifestOf(second_, 2));
+  FlipBit(JoinPath(second_, damaged.substr(damaged.rfind('/') + 1)), 4096);
+  const auto found = latest(true);
+  ASSERT_THAT(found, IsOk());
+  EXPECT_EQ(found->path, ManifestOf(1));
+  EXPECT_THAT(found->passed_over,
+              ElementsAre(AllOf(HasSubstr("step 2"), HasSubstr("matrix"))));
 }
 
 TEST_F(SeriesLatestTest, StepsThatGoMeanwhileAreNotMissed) {

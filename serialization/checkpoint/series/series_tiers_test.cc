@@ -3,21 +3,27 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sherd/core/base/status_macros.h"
 #include "sherd/serialization/checkpoint/lease.h"
 #include "sherd/serialization/checkpoint/series/step_copier.h"
 #include "sherd/serialization/checkpoint_files.h"
 #include "sherd/serialization/checkpoint_series.h"
 #include "sherd/serialization/checkpoint_verify.h"
 #include "sherd/serialization/kits/checkpoint_place.h"
+#include "sherd/serialization/kits/forwarding_files.h"
 #include "sherd/serialization/kits/series_fixture.h"
 #include "sherd/testing/faults.h"
 #include "sherd/testing/local_ranks.h"
@@ -40,6 +46,28 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
+
+// Files of a disk that has so much space below a directory.
+class FilesWithSpace final : public ForwardingFiles {
+ public:
+  using ForwardingFiles::ForwardingFiles;
+  void SetFree(const std::string& directory, int64_t bytes) {
+    absl::MutexLock lock(&mutex_);
+    free_[directory] = bytes;
+  }
+  absl::StatusOr<int64_t> FreeBytes(const std::string& path) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto it = free_.find(path);
+      if (it != free_.end()) return it->second;
+    }
+    return ForwardingFiles::FreeBytes(path);
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::map<std::string, int64_t> free_ ABSL_GUARDED_BY(mutex_);
+};
 
 class SeriesTiersTest : public SeriesFixture {
  protected:
@@ -107,6 +135,70 @@ TEST_F(SeriesTiersTest, AStepThatTheFirstHasLostIsLoadedFromTheSecond) {
   });
   ExpectExactly(path_, 2, {4});
   ExpectExactly(second_, 2, {1, 2, 3, 4});
+}
+
+TEST_F(SeriesTiersTest, DataThatIsDamagedIsLoadedFromTheSecond) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "changes files in place";
+  ASSERT_THAT(Save(2, {1, 2}, Options()), IsOk());
+  const std::string damaged = DataFileOf(2, 1);
+  FlipBit(damaged, 4096);
+  const auto load = [&](CheckpointSeries& series) {
+    Tensors tensors = MakeTensors(2, 1000);
+    SHERD_RETURN_IF_ERROR(
+        series.LoadInto(2, {{"matrix", &tensors.at("matrix")}}));
+    EXPECT_EQ(CountWrong(tensors.at("matrix"), SeedOf(2)), 0);
+    return series.Load(2, {{"matrix", tensors.at("matrix").spec()}}).status();
+  };
+  WithSeries({}, [&](CheckpointSeries& series, ProcessGroup&) {
+    EXPECT_THAT(load(series), StatusIs(absl::StatusCode::kDataLoss));
+  });
+  WithSeries(Options(), [&](CheckpointSeries& series, ProcessGroup&) {
+    EXPECT_THAT(load(series), IsOk());
+  });
+  FlipBit(JoinPath(second_, damaged.substr(damaged.rfind('/') + 1)), 4096);
+  WithSeries(Options(), [&](CheckpointSeries& series, ProcessGroup&) {
+    // Of the first one.
+    EXPECT_THAT(load(series),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr(damaged)));
+  });
+}
+
+TEST_F(SeriesTiersTest, OneDirectoryUnderTwoNamesIsNoCopy) {
+  if (!PlacesAreDirectories()) GTEST_SKIP() << "has links and relative paths";
+  const std::string own = std::filesystem::path(path_).filename().string();
+  for (const std::string& same :
+       {path_, path_ + "/", root_ + "/./" + own, root_ + "/x/../" + own,
+        "file:" + path_, std::filesystem::relative(path_).string()}) {
+    EXPECT_THAT(Save(2, {1}, {.copy_to = same}),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("copy_to is the same directory")))
+        << same;
+  }
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  // A link looks like any other path.
+  std::filesystem::create_directory_symlink(path_, second_);
+  EXPECT_THAT(Save(2, {1}, Options()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("is the same directory as")));
+  ExpectExactly(path_, 2, {1});
+}
+
+TEST_F(SeriesTiersTest, ACopyThatHasNoSpaceIsNotBegun) {
+  FilesWithSpace files(CheckpointFiles());
+  SeriesOptions options = Options();
+  options.save.files = &files;
+  WithSeries(options, [&](CheckpointSeries& series, ProcessGroup& group) {
+    ASSERT_THAT(SaveStep(series, 1), IsOk());
+    ASSERT_THAT(series.Flush(), IsOk());
+    files.SetFree(second_, 1000);
+    ASSERT_THAT(group.Barrier(), IsOk());
+    ASSERT_THAT(SaveStep(series, 2), IsOk());
+    EXPECT_THAT(series.Flush(),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         AllOf(HasSubstr("copy \""), HasSubstr("only 1000"))));
+  });
+  ExpectExactly(path_, 2, {1, 2});
+  ExpectExactly(second_, 2, {1});
 }
 
 TEST_F(SeriesTiersTest, AnErrorOfACopyComesWithTheNextSaveAndFlush) {
@@ -208,13 +300,7 @@ TEST_F(SeriesTiersTest, ACopyIsComparedWithTheChecksums) {
       const std::string file = entry.path().string();
       if (file.find("shard-00001") == std::string::npos) continue;
       const auto size = std::filesystem::file_size(file);
-      if (size < 5000) continue;
-      std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
-      bytes.seekg(4096 + 5);
-      const char byte = static_cast<char>(bytes.get() ^ 1);
-      bytes.seekp(4096 + 5);
-      bytes.put(byte);
-      return;
+      if (size >= 5000) return FlipBit(file, 4096 + 5);
     }
     FAIL() << "no file to damage in " << directory;
   };

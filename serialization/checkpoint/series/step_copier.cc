@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "sherd/core/base/checked_math.h"
 #include "sherd/core/base/error_info.h"
 #include "sherd/core/base/fingerprint.h"
 #include "sherd/core/base/logging.h"
@@ -85,8 +86,35 @@ class StepCopy {
         ReadManifest(files_,
                      JoinPath(options_.from, StepManifestName(step_number_))));
     if (group_.rank() != 0) return 0;
-    // Those that are there already may be most.
-    return directory_.Take(options_.save.lease_duration, /*tensor_bytes=*/0);
+    SHERD_ASSIGN_OR_RETURN(const int64_t bytes, MissingBytes());
+    SHERD_ASSIGN_OR_RETURN(
+        const uint64_t id,
+        directory_.Take(options_.save.lease_duration, bytes));
+    SHERD_RETURN_IF_ERROR(CheckApart());
+    return id;
+  }
+
+  // Of the files that the second directory does not have.
+  absl::StatusOr<int64_t> MissingBytes() {
+    absl::StatusOr<std::vector<std::string>> names = files_.List(options_.to);
+    if (absl::IsNotFound(names.status())) names = std::vector<std::string>();
+    SHERD_RETURN_IF_ERROR(names.status());
+    int64_t bytes = 0;
+    for (const ManifestFile& file : manifest_.files) {
+      if (std::binary_search(names->begin(), names->end(), file.name)) continue;
+      bytes = CheckedAdd(bytes, file.size).value_or(bytes);
+    }
+    return bytes;
+  }
+
+  // Two paths of one directory, as over a link, may look different.
+  absl::Status CheckApart() const {
+    SHERD_ASSIGN_OR_RETURN(const bool is_same,
+                           directory_.HasLeaseOf(options_.from));
+    if (!is_same) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(options_.to, " is the same directory as ", options_.from,
+                     ", expected another one: nothing is copied"));
   }
 
   absl::Status CopyAndCommit() {
