@@ -66,14 +66,25 @@ void ForEachWord(const ShardedTensor& tensor, int64_t number, Visit visit) {
   }
 }
 
-// `count` tensors of equal size, that have all bytes together.
+// How the bytes are divided among tensors of equal size: into one that is about
+// square; into many that are; or into one that has the rows of the many.
+enum class Cut { kOne, kMany, kRowsOfMany };
+
+Dims SizesOf(Cut cut, int64_t bytes) {
+  if (cut == Cut::kOne) return MatrixOf(bytes / kWord);
+  Dims size = MatrixOf(bytes / kManyTensors / kWord);
+  if (cut == Cut::kRowsOfMany) size[0] *= kManyTensors;
+  return size;
+}
+
 absl::StatusOr<std::map<std::string, ShardedTensor>> MakeTensors(
-    RankContext& context, Spread spread, int64_t count,
+    RankContext& context, Spread spread, Cut cut,
     const char* backend = "gloo") {
   SHERD_ASSIGN_OR_RETURN(const auto group, context.Group(backend));
   SHERD_ASSIGN_OR_RETURN(const ShardingSpecPtr spec,
                          SpecOf(spread, context.world()));
-  const Dims size = MatrixOf(context.bytes() / count / kWord);
+  const Dims size = SizesOf(cut, context.bytes());
+  const int64_t count = cut == Cut::kMany ? kManyTensors : 1;
   std::map<std::string, ShardedTensor> tensors;
   for (int64_t t = 0; t < count; ++t) {
     SHERD_ASSIGN_OR_RETURN(
@@ -91,16 +102,15 @@ class LoadTensors : public RankWork {
   template <typename Work = LoadTensors>
   static absl::StatusOr<std::unique_ptr<RankWork>> Make(RankContext& context,
                                                         const char* directory,
-                                                        Spread spread,
-                                                        int64_t count,
+                                                        Spread spread, Cut cut,
                                                         const char* backend) {
     const std::string path = JoinPath(context.directory(), directory);
     SHERD_ASSIGN_OR_RETURN(const auto group, context.Group(backend));
     SHERD_ASSIGN_OR_RETURN(const auto saved,
-                           MakeTensors(context, Spread::kRows, count, backend));
+                           MakeTensors(context, Spread::kRows, cut, backend));
     SHERD_RETURN_IF_ERROR(SaveCheckpoint(path, saved, group, {.sync = false}));
     SHERD_ASSIGN_OR_RETURN(auto tensors,
-                           MakeTensors(context, spread, count, backend));
+                           MakeTensors(context, spread, cut, backend));
     return std::make_unique<Work>(path, std::move(tensors), group);
   }
 
@@ -231,14 +241,14 @@ class ReadAndGather final : public RankWork {
     const std::string path = JoinPath(context.directory(), "limit");
     SHERD_ASSIGN_OR_RETURN(const auto group, context.Group());
     SHERD_ASSIGN_OR_RETURN(const auto saved,
-                           MakeTensors(context, Spread::kRows, 1));
+                           MakeTensors(context, Spread::kRows, Cut::kOne));
     SHERD_RETURN_IF_ERROR(SaveCheckpoint(path, saved, group, {.sync = false}));
     SHERD_ASSIGN_OR_RETURN(const Manifest manifest,
                            ReadManifest(FileSystem::Posix(), path));
     const SavedShardPlace place =
         manifest.tensors[0].PlaceOf(context.rank(), manifest.chunk_bytes);
     SHERD_ASSIGN_OR_RETURN(auto tensors,
-                           MakeTensors(context, Spread::kReplicas, 1));
+                           MakeTensors(context, Spread::kReplicas, Cut::kOne));
     auto work = std::make_unique<ReadAndGather>();
     work->group_ = group;
     work->tensor_ = tensors.begin()->second;
@@ -288,10 +298,10 @@ class ReadAndGather final : public RankWork {
   std::string path_;
 };
 
-BenchPeer PeerOf(const char* name, const char* help, Spread spread,
-                 int64_t count, const char* backend = "gloo") {
+BenchPeer PeerOf(const char* name, const char* help, Spread spread, Cut cut,
+                 const char* backend = "gloo") {
   return {.name = name, .help = help, .make = [=](RankContext& context) {
-            return LoadTensors::Make(context, name, spread, count, backend);
+            return LoadTensors::Make(context, name, spread, cut, backend);
           }};
 }
 
@@ -303,7 +313,7 @@ BenchPeer CheckedPeer() {
               "the CRC of each",
           .make = [](RankContext& context) {
             return LoadTensors::Make<ReadTensors>(context, kName, Spread::kRows,
-                                                  kManyTensors, "gloo");
+                                                  Cut::kMany, "gloo");
           }};
 }
 
@@ -318,16 +328,16 @@ absl::Status CheckReplicas(int world, int64_t bytes,
 }
 
 BenchCase ManyCase(const char* name, const char* help, Spread spread) {
-  return {
-      .name = name,
-      .help = help,
-      .peers = {PeerOf("sherd", "LoadCheckpointInto", spread, kManyTensors),
-                PeerOf("sherd-shm", "LoadCheckpointInto over shared memory",
-                       spread, kManyTensors, "shm"),
-                PeerOf("sherd-one", "the same bytes as one tensor", spread, 1)},
-      .bytes = {64'000'000, 512'000'000},
-      .fit = FitManyTensors,
-      .check = CheckManyTensors};
+  return {.name = name,
+          .help = help,
+          .peers = {PeerOf("sherd", "LoadCheckpointInto", spread, Cut::kMany),
+                    PeerOf("sherd-shm", "LoadCheckpointInto over shared memory",
+                           spread, Cut::kMany, "shm"),
+                    PeerOf("sherd-one", "the same bytes as one tensor", spread,
+                           Cut::kOne)},
+          .bytes = {64'000'000, 512'000'000},
+          .fit = FitManyTensors,
+          .check = CheckManyTensors};
 }
 
 }  // namespace
@@ -336,18 +346,25 @@ std::vector<BenchCase> LoadManyCases() {
   BenchCase same = ManyCase("checkpoint_load_many",
                             "10,000 tensors, rows to rows", Spread::kRows);
   same.peers.push_back(CheckedPeer());
-  return {
-      std::move(same),
+  BenchCase resharded =
       ManyCase("checkpoint_load_many_resharded",
-               "10,000 tensors, rows to columns", Spread::kColumns),
-      {.name = "checkpoint_load_replicated",
-       .help = "rows to a copy on every rank",
-       .peers = {PeerOf("sherd", "LoadCheckpointInto", Spread::kReplicas, 1),
-                 {.name = "limit",
-                  .help = "plain reads of own rows, and one all_gather",
-                  .make = ReadAndGather::Make}},
-       .bytes = {int64_t{64} << 20, int64_t{512} << 20},
-       .check = CheckReplicas}};
+               "10,000 tensors, rows to columns", Spread::kColumns);
+  const char* rows = "the same rows as one tensor";
+  resharded.peers.push_back(
+      PeerOf("sherd-rows", rows, Spread::kColumns, Cut::kRowsOfMany));
+  resharded.peers.push_back(PeerOf("sherd-shm-rows", rows, Spread::kColumns,
+                                   Cut::kRowsOfMany, "shm"));
+  return {std::move(same),
+          std::move(resharded),
+          {.name = "checkpoint_load_replicated",
+           .help = "rows to a copy on every rank",
+           .peers = {PeerOf("sherd", "LoadCheckpointInto", Spread::kReplicas,
+                            Cut::kOne),
+                     {.name = "limit",
+                      .help = "plain reads of own rows, and one all_gather",
+                      .make = ReadAndGather::Make}},
+           .bytes = {int64_t{64} << 20, int64_t{512} << 20},
+           .check = CheckReplicas}};
 }
 
 }  // namespace sherd
